@@ -1,0 +1,258 @@
+"""What a pytest session does with its benchmarks: which stored run it compares with, and where it saves its own.
+
+pytest-benchmark would load and save by itself, but its folder name does not know the GPU, its write is not atomic and
+its comparison goes by test names. So its options are taken over before it reads them, and everything goes through
+`history`; its own table and JSON stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseproof import machine, preflight
+from fuseproof.history import History, HistoryError, Run, SetAside
+from fuseproof.run_schema import SCHEMA
+
+__all__ = ["Asked", "Bookkeeper", "take_over"]
+
+NIGHT = "FUSEPROOF_NIGHT"
+_DEFAULT_STORAGE = "file://./.benchmarks"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asked of pytest-benchmark's storage.
+
+    Attributes:
+        compare: None (not asked), True (the newest run), or a run number, glob or path.
+        label: None (do not save), or the name given to ``--benchmark-save``; empty for ``--benchmark-autosave``.
+
+    """
+
+    compare: str | bool | None
+    label: str | None
+
+
+def take_over(config: pytest.Config, history_root: Path) -> tuple[Asked, History]:
+    """Take pytest-benchmark's storage options, so that it neither loads nor saves by itself.
+
+    Raises:
+        pytest.UsageError: the options cannot be meant as given; the message shows the mend.
+
+    """
+    option = config.option
+    storage: str = option.benchmark_storage
+    if storage == _DEFAULT_STORAGE:
+        storage = str(history_root)
+    elif storage.startswith("file://"):
+        storage = storage.removeprefix("file://")
+    elif "://" in storage:
+        raise pytest.UsageError(f"--benchmark-storage={storage}: fuseproof keeps its history in files; give a folder.")
+    compare = option.benchmark_compare or None
+    autosave, name = option.benchmark_autosave, option.benchmark_save
+    asked = Asked(compare, name or ("" if autosave else None))
+    _refuse_unsaid_comparisons(config, asked)
+    option.benchmark_compare, option.benchmark_autosave, option.benchmark_save = [], None, None
+    option.benchmark_storage = f"file://{storage}"
+    if option.benchmark_columns is None:
+        option.benchmark_columns = ["min", "median", "iqr", "outliers", "rounds"]
+    return asked, History(Path(storage))
+
+
+def _refuse_unsaid_comparisons(config: pytest.Config, asked: Asked) -> None:
+    option = config.option
+    compare = asked.compare
+    if isinstance(compare, str) and Path(compare).exists() and not compare.endswith(".json"):
+        raise pytest.UsageError(
+            f"--benchmark-compare took {compare!r} as the name of a run; put the path first: "
+            f"pytest {compare} --benchmark-compare"
+        )
+    if asked.compare is None and asked.label is None:
+        return
+    what = "--benchmark-compare" if asked.compare else "--benchmark-save/--benchmark-autosave"
+    if getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput"):
+        raise pytest.UsageError(f"{what}: nothing is timed under pytest-xdist; run without -n (or with -n 0).")
+    if option.benchmark_disable and not option.benchmark_enable:
+        raise pytest.UsageError(f"{what}: nothing is timed with --benchmark-disable; run without it.")
+    if option.benchmark_skip and not option.benchmark_only:
+        raise pytest.UsageError(f"{what}: nothing is timed with --benchmark-skip; run without it.")
+
+
+@dataclass
+class Bookkeeper:
+    """The stored side of one session.
+
+    Attributes:
+        asked, history: from `take_over`.
+        baselines: the runs to compare with, oldest first.
+        notes: lines for the header and the summary.
+
+    """
+
+    asked: Asked
+    history: History
+    baselines: list[Run] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    set_aside: list[SetAside] = field(default_factory=list)
+    night: str = field(default_factory=lambda: os.environ.get(NIGHT) or secrets.token_hex(4))
+
+    def find_baselines(self) -> None:
+        """Find the runs to compare with, and say which they are or why there are none.
+
+        Raises:
+            pytest.UsageError: a named run does not exist.
+
+        """
+        if self.asked.compare is None:
+            return
+        slug = machine.identify().slug
+        try:
+            if self.asked.compare is True:
+                runs, self.set_aside = self.history.newest(slug)
+                self.baselines = runs[-1:]
+            else:
+                self.baselines, self.set_aside = self.history.select(slug, str(self.asked.compare))
+        except HistoryError as error:
+            raise pytest.UsageError(str(error)) from None
+        self.notes += [f"set aside: {each.reason}" for each in self.set_aside]
+        if self.baselines:
+            self.notes += [f"comparing with {_shown(run.file.path)} ({_software(run)})" for run in self.baselines]
+        else:
+            self.notes.append(self._nothing_to_compare(slug))
+
+    def _nothing_to_compare(self, slug: str) -> str:
+        others = {name: count for name, count in self.history.machines().items() if name != slug}
+        foreign = ", ".join(f"{name} ({count} runs)" for name, count in others.items())
+        return (
+            f"nothing to compare with: no readable run of {slug} in {_shown(self.history.root)}"
+            + (f"; other hardware is not compared: {foreign}" if foreign else "")
+            + "; save one with --benchmark-autosave"
+        )
+
+    def comparable(self, record: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
+        """Return the stored benchmark with this record's key, if the two numbers mean the same.
+
+        Another method (clock, rounds, shapes) never does; an iteration's time only on one CPU model, since the host
+        takes part in it.
+        """
+        stored = run.benchmarks_by_key().get(record["key"])
+        if stored is None or stored["extra_info"]["fuseproof"]["method"] != record["method"]:
+            return None
+        host_matters = "iteration_time_ns" in record["metrics"]
+        if host_matters and run.document["fuseproof"].get("cpu_model") != machine.identify().cpu_model:
+            return None
+        return stored
+
+    def compared_mapping(self, benchmarks: list[Any]) -> dict[Path, dict[str, Any]]:
+        """Return pytest-benchmark's mapping of path to test id to stored benchmark, matched by key."""
+        mapping: dict[Path, dict[str, Any]] = {}
+        for run in self.baselines:
+            found = {}
+            for benchmark in benchmarks:
+                record = benchmark.extra_info.get("fuseproof")
+                stored = record and self.comparable(record, run)
+                if stored:
+                    found[benchmark.fullname] = stored
+            mapping[Path(run.file.path.name)] = found
+        return mapping
+
+    def newest_comparable(self, benchmarks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return, by key, what the newest of the baselines holds for these benchmarks."""
+        if not self.baselines:
+            return {}
+        records = [benchmark["extra_info"]["fuseproof"] for benchmark in benchmarks]
+        pairs = {record["key"]: self.comparable(record, self.baselines[-1]) for record in records}
+        return {key: stored for key, stored in pairs.items() if stored}
+
+    def block(self, measured: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the `fuseproof` block of a run file."""
+        here = machine.identify()
+        return {
+            "schema": SCHEMA,
+            "night": self.night,
+            "machine": here.slug,
+            "cpu_model": here.cpu_model,
+            "power_limit_w": here.power_limit_w,
+            "host": here.host_id,
+            "software": machine.inventory(),
+            "settings": machine.settings(),
+            **measured,
+        }
+
+    def save_session(self, config: pytest.Config) -> None:
+        """Append this session's benchmarks to the history, as pytest-benchmark's own document.
+
+        Raises:
+            HistoryError: it cannot be written; the message says why, what to do, and where the run is kept meanwhile.
+
+        """
+        benchmarks = [each for each in config._benchmarksession.benchmarks if each]  # type: ignore[attr-defined]
+        if not benchmarks:
+            self.notes.append("nothing saved: no benchmark ran to its end")
+            return
+        hook = config.hook
+        machine_info = hook.pytest_benchmark_generate_machine_info(config=config)
+        hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
+        commit_info = hook.pytest_benchmark_generate_commit_info(config=config)
+        hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
+        document = hook.pytest_benchmark_generate_json(
+            config=config,
+            benchmarks=benchmarks,
+            include_data=bool(config.option.benchmark_save_data),
+            machine_info=machine_info,
+            commit_info=commit_info,
+        )
+        hook.pytest_benchmark_update_json(config=config, benchmarks=benchmarks, output_json=document)
+        try:
+            file = self.history.save(machine.identify().slug, document, self.night, self.asked.label or None)
+        except HistoryError as error:
+            raise HistoryError(f"{error} {_kept(document)}") from None
+        self.notes.append(f"saved as {_shown(file.path)}")
+
+    def unmet(self, requirements: list[str]) -> list[str]:
+        """Return a sentence for each requirement of ``--require`` that this machine or history does not meet.
+
+        Raises:
+            pytest.UsageError: an unknown requirement.
+
+        """
+        known = ["apex", "baseline", "cuda"]
+        for requirement in requirements:
+            if requirement not in known:
+                raise pytest.UsageError(f"--require={requirement}: known are {', '.join(known)}.")
+        sentences = preflight.unmet([each for each in requirements if each != "baseline"])
+        if "baseline" in requirements and not self.baselines:
+            missing = self.notes[-1] if self.asked.compare else "it needs --benchmark-compare"
+            sentences.append(f"baseline required: {missing}")
+        return sentences
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _kept(document: dict[str, Any]) -> str:
+    """Write the document where it can be written, so that a full disk or a wrong mode does not lose the run."""
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="fuseproof-", suffix=".json", delete=False) as file:
+            json.dump(document, file)
+    except (OSError, ValueError, TypeError):
+        return "The run is lost."
+    return f"The run is kept in {file.name}."
+
+
+def _software(run: Run) -> str:
+    software = run.document["fuseproof"].get("software", {})
+    return ", ".join(f"{name} {software[name]}" for name in ("torch", "driver", "apex") if software.get(name))

@@ -1,0 +1,49 @@
+"""The `fuseproof` command: one function for each subcommand, which adds itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from fuseproof import preflight
+
+# The status of a run that cannot answer the question it was asked; 0 and argparse's 2 are the others.
+CANNOT_ANSWER = 21
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="fuseproof",
+        description="Are the fused kernels still right, and is nothing slower or hungrier, on this GPU?",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for add in (_add_doctor,):
+        add(commands)
+    arguments = parser.parse_args(argv)
+    status: int = arguments.run(arguments)
+    return status
+
+
+def _add_doctor(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="say what is missing or broken on this machine, and how to mend it",
+        description="Look at the GPU, its driver, torch and NVIDIA Apex, and say in one sentence each what is missing "
+        "or broken and how to mend it.",
+        epilog="Exit status: 0 if nothing is broken (a GPU or Apex may be missing: what needs them is skipped), "
+        f"{CANNOT_ANSWER} if something is there and does not work.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object: header, broken, findings")
+    parser.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    report = preflight.examine()
+    print(report.to_json() if arguments.json else f"{report.header_line()}\n{report.to_text()}")
+    return CANNOT_ANSWER if report.broken else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

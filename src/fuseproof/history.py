@@ -1,0 +1,293 @@
+"""The history of runs under `bench_history/`: this module alone reads it and writes it.
+
+`bench_history/<machine>/<file>.json` holds one replicate: pytest-benchmark's own document, readable by
+`pytest-benchmark compare`, with a `fuseproof` block (see `run_schema`). The history is append-only. Names say when a
+file was written and in which night, so listing opens no file; whatever cannot be used is named and set aside.
+"""
+
+import errno
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fuseproof.run_file import NAME_FORM, RunFile, matches, new_name
+from fuseproof.run_schema import SCHEMA, find_fault
+
+LOCK_TIMEOUT_S = 60.0
+"""How long a save waits for the others on its machine; one save holds the lock for some milliseconds."""
+
+_STALE_TMP_S = 3600.0  # no save takes an hour: whoever wrote an older one was killed
+_MACHINE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
+_NIGHT = re.compile(r"[0-9a-z]{1,32}")
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP}
+
+
+class HistoryError(Exception):
+    """The history cannot be used as asked; the message is one sentence: the file, the key, the mend."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One replicate: the document of one fresh process, checked."""
+
+    file: RunFile
+    document: dict[str, Any]
+
+    @property
+    def machine(self) -> str:
+        """The slug of the machine that measured it."""
+        return self.file.machine
+
+    @property
+    def night(self) -> str:
+        """The session that it belongs to."""
+        return self.file.night
+
+    def benchmarks_by_key(self) -> dict[str, dict[str, Any]]:
+        """Return pytest-benchmark's benchmark objects by their stable key `op/candidate/dtype/shape`."""
+        return {each["extra_info"]["fuseproof"]["key"]: each for each in self.document["benchmarks"]}
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A file that is not used; `reason` is one sentence: the file, the key, the mend."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class History:
+    """All runs under `root`, by machine. A root that does not exist reads as empty and is created by the first save."""
+
+    root: Path
+
+    def machines(self) -> dict[str, int]:
+        """Return how many runs each machine has, from the names alone; machines without one are left out."""
+        with _explained(self.root, "listed", "make it a readable folder"):
+            names = [name for name in _names(self.root) if _MACHINE.fullmatch(name) and (self.root / name).is_dir()]
+        return {name: count for name in names if (count := len(self.files(name)))}
+
+    def files(self, machine: str) -> list[RunFile]:
+        """Return the machine's run files, oldest first, from the names alone."""
+        parsed = (RunFile.parse(path, machine) for path in self._json_paths(machine))
+        return sorted((file for file in parsed if file is not None), key=lambda file: file.order)
+
+    def unnamed(self, machine: str) -> list[SetAside]:
+        """Return the machine's `.json` files whose names are not those of runs."""
+        return [_unnamed(path) for path in self._json_paths(machine) if RunFile.parse(path, machine) is None]
+
+    def nights(self, machine: str) -> dict[str, list[RunFile]]:
+        """Return the machine's files by night, from the names alone; the night with the newest file comes last."""
+        nights: dict[str, list[RunFile]] = {}
+        for file in self.files(machine):
+            nights.setdefault(file.night, []).append(file)
+        return dict(sorted(nights.items(), key=lambda night: night[1][-1].order))
+
+    @staticmethod
+    def load(file: RunFile) -> Run:
+        """Read and check one file.
+
+        Raises HistoryError for whatever is not a sound run: unreadable, cut short, not JSON, poisoned, foreign, newer.
+        """
+        name = _shown(file.path)
+        with _explained(file.path, "read", "make it readable"):
+            if not file.path.is_file():  # opening a pipe would wait for ever
+                raise HistoryError(f"{name}: is missing or no regular file; move whatever it is out of the history")
+            data = file.path.read_bytes()
+        if not data:
+            raise HistoryError(f"{name}: is empty; restore the file from a good copy or delete it")
+        try:
+            document = json.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise HistoryError(
+                f"{name}: is not JSON, or cut short ({error}); restore the file from a good copy or delete it"
+            ) from error
+        if fault := find_fault(document, file.machine, file.night):
+            raise HistoryError(f"{name}: {fault.what}; {fault.mend}")
+        return Run(file, document)
+
+    def newest(self, machine: str, nights: int = 1) -> tuple[list[Run], list[SetAside]]:
+        """Return the runs of the newest `nights` nights, oldest first, and what was set aside on the way.
+
+        A night counts if at least one of its files can be read; past one that cannot, an older night takes its place.
+        Only files of the nights looked at are opened. Stray `.json` files are always among those set aside.
+        """
+        runs: list[Run] = []
+        set_aside = self.unnamed(machine)
+        wanted = nights
+        for files in reversed(self.nights(machine).values()):
+            if wanted <= 0:
+                break
+            readable, unreadable = _load_each(files)
+            runs += readable
+            set_aside += unreadable
+            wanted -= bool(readable)
+        return sorted(runs, key=lambda run: run.file.order), set_aside
+
+    def select(self, machine: str, spec: str) -> tuple[list[Run], list[SetAside]]:
+        """Return the runs that the user named, oldest first, and those among them that are set aside.
+
+        `spec` is a run's number ("3", "0003"), a path to a file, or a glob over file names that need not spell out
+        their end ("0003_2026", "<machine>/0003*"). Runs of other machines are refused.
+        Raises HistoryError when nothing matches, saying what is there.
+        """
+        if os.path.isfile(spec):  # noqa: PTH113 - Path.is_file raises for a spec that is too long for a name
+            path = Path(spec)
+            folder = path.resolve().parent
+            if folder.parent == self.root.resolve() and folder.name != machine:
+                raise HistoryError(
+                    f"{_shown(path)}: is a run of {folder.name!r} and this machine is {machine!r}; "
+                    "foreign hardware is not compared: give a run of this machine"
+                )
+            file = RunFile.parse(path, machine)
+            return ([], [_unnamed(path)]) if file is None else _load_each([file])
+        files = [file for file in self.files(machine) if matches(file.path, machine, spec)]
+        strays = [stray for stray in self.unnamed(machine) if matches(stray.path, machine, spec)]
+        if not files and not strays:
+            raise HistoryError(self._nothing_matches(machine, spec))
+        runs, set_aside = _load_each(files)
+        return runs, strays + set_aside
+
+    def save(self, machine: str, document: dict[str, Any], night: str, label: str | None = None) -> RunFile:
+        """Append one run and return its file; the document's `fuseproof` block is completed, never overruled.
+
+        `night` is made of 0-9 and a-z; `label` is what the user gave to `--benchmark-save`, slugged here.
+        Raises HistoryError, leaving the history as it was, for a document that `load` would refuse, a folder that
+        cannot be written, a full disk, or a lock that is not free within LOCK_TIMEOUT_S.
+        """
+        folder = self._folder(machine)
+        if not _NIGHT.fullmatch(night):
+            raise HistoryError(f"{_shown(folder)}: nothing saved: the night {night!r} is not 1 to 32 of 0-9 and a-z")
+        block = document.get("fuseproof", {})
+        if isinstance(block, dict):
+            document = {**document, "fuseproof": {"schema": SCHEMA, "night": night, "machine": machine, **block}}
+        if fault := find_fault(document, machine, night):
+            raise HistoryError(f"{_shown(folder)}: nothing saved: {fault.what}; correct what measures it")
+        data = (json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n").encode("ascii")
+        lock = folder / "append.lock"
+        with _explained(folder, "written", "nothing saved: make it writable, or free some space, and run again"):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                with FileLock(lock, timeout=LOCK_TIMEOUT_S):  # the kernel frees the lock of a killed holder
+                    return self._append(machine, data, night, label)
+            except Timeout as error:
+                raise HistoryError(
+                    f"{_shown(lock)}: another process held this lock for {LOCK_TIMEOUT_S:g} s, so nothing was saved; "
+                    "end that process, or wait for it, and run again"
+                ) from error
+
+    def _append(self, machine: str, data: bytes, night: str, label: str | None) -> RunFile:
+        folder = self._folder(machine)
+        for name in _names(folder):
+            if name.endswith(".tmp"):
+                with suppress(OSError):  # somebody else's, or a folder: not ours to fail on
+                    if time.time() - (folder / name).stat().st_mtime > _STALE_TMP_S:
+                        (folder / name).unlink()
+        number = 1 + max((file.number for file in self.files(machine)), default=0)
+        file = RunFile.parse(folder / new_name(number, night, label), machine)
+        if file is None:
+            raise HistoryError(f"{_shown(folder)}: nothing saved: the run number {number} is too great for a name")
+        _write_new(file.path, file.path.with_suffix(".tmp"), data)
+        return file
+
+    def _folder(self, machine: str) -> Path:
+        if not _MACHINE.fullmatch(machine):
+            raise HistoryError(f"{_shown(self.root)}: {machine!r} is no machine: use letters, digits, '.', '-' and '_'")
+        return self.root / machine
+
+    def _json_paths(self, machine: str) -> list[Path]:
+        folder = self._folder(machine)
+        return [folder / name for name in _names(folder) if name.endswith(".json")]
+
+    def _nothing_matches(self, machine: str, spec: str) -> str:
+        files = self.files(machine)
+        others = {name: count for name, count in self.machines().items() if name != machine}
+        matching = {
+            name: count for name, count in others.items() if any(matches(f.path, name, spec) for f in self.files(name))
+        }
+        has = f"has {len(files)} run(s), {files[0].path.name} to {files[-1].path.name}" if files else "has no run yet"
+        foreign = matching or ({} if files else others)
+        listed = ", ".join(f"{name} ({count} run(s))" for name, count in list(foreign.items())[:5])
+        if len(foreign) > 5:
+            listed += f" and {len(foreign) - 5} more"
+        elsewhere = f", and foreign hardware is not compared: {listed}" if foreign else ""
+        return (
+            f"{_shown(self.root)}: no run of this machine matches {spec!r}: {machine} {has}{elsewhere}; give a run's "
+            "number, a file name or a path to a file, or save a first run with --benchmark-autosave"
+        )
+
+
+def _write_new(path: Path, tmp: Path, data: bytes) -> None:
+    """Write all of a new file or nothing: whatever ends this early leaves at most `tmp`."""
+    try:
+        with tmp.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        try:
+            os.link(tmp, path)  # unlike rename, never replaces a file
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS or path.exists():
+                raise
+            tmp.rename(path)
+        try:
+            _sync_folder(path.parent)
+        except BaseException:
+            path.unlink()
+            raise
+    finally:
+        tmp.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _names(folder: Path) -> list[str]:
+    with _explained(folder, "listed", "make it a readable folder"):
+        try:
+            return sorted(path.name for path in folder.iterdir())
+        except FileNotFoundError:
+            return []
+
+
+def _load_each(files: Iterable[RunFile]) -> tuple[list[Run], list[SetAside]]:
+    runs: list[Run] = []
+    set_aside: list[SetAside] = []
+    for file in files:
+        try:
+            runs.append(History.load(file))
+        except HistoryError as error:
+            set_aside.append(SetAside(file.path, str(error)))
+    return runs, set_aside
+
+
+def _unnamed(path: Path) -> SetAside:
+    reason = f"its name is not a run's, which is {NAME_FORM}; give it its name back or move it out of the history"
+    return SetAside(path, f"{_shown(path)}: {reason}")
+
+
+def _shown(path: Path) -> str:
+    """The path as it is, or escaped where it would break the line or the terminal's encoding."""
+    return str(path) if str(path).isprintable() else repr(str(path))
+
+
+@contextmanager
+def _explained(path: Path, verb: str, mend: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HistoryError(f"{_shown(path)}: cannot be {verb} ({error.strerror or error}); {mend}") from error

@@ -1,0 +1,150 @@
+"""The hooks of a session that fuseproof is configured for; what they do is done elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from fuseproof import machine, preflight, report
+from fuseproof.bookkeeping import Bookkeeper
+from fuseproof.fixtures import MEASUREMENTS
+from fuseproof.history import HistoryError
+
+BOOKKEEPER = pytest.StashKey[Bookkeeper]()
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(tryfirst=True)  # the header shows what is found here
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Find what to compare with, and refuse to start without what is required."""
+    config = session.config
+    if _is_worker(config):
+        return
+    book = config.stash[BOOKKEEPER]
+    book.find_baselines()
+    required = [each for each in config.option.fuseproof_require.split(",") if each]
+    if sentences := book.unmet(required):
+        pytest.exit("\n".join(sentences), returncode=21)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what machine and software this is, and what it is compared with."""
+    return [preflight.examine().header_line(), *(f"fuseproof: {note}" for note in config.stash[BOOKKEEPER].notes)]
+
+
+def _is_timed(item: pytest.Item | None) -> bool:
+    return item is not None and "measure" in getattr(item, "fixturenames", ())
+
+
+def _turn(item: pytest.Item) -> int:
+    """Parity and the profiler slow later host work down, so: our clocks, then the profiler's, then everything else."""
+    if not _is_timed(item):
+        return 2
+    return int(item.get_closest_marker("fuseproof_profiled") is not None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only ``--fuseproof-full`` asks for, put benchmarks first, refuse to time where it is spoiled."""
+    if not config.option.fuseproof_full:
+        kept = [item for item in items if not item.get_closest_marker("fuseproof_full")]
+        if len(kept) < len(items):
+            config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+            items[:] = kept
+    items.sort(key=_turn)
+    timing = not (config._benchmarksession.disabled or config.option.collectonly)  # type: ignore[attr-defined]
+    if timing and any(map(_is_timed, items)) and (refusals := machine.timing_refusals()):
+        raise pytest.UsageError("timing is refused: " + " ".join(refusals))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """After the last timed test, run the profiler passes; one that fails is an error of its own test."""
+    result = yield
+    measurements = item.config.stash.get(MEASUREMENTS, None)
+    if measurements is not None and not _is_timed(nextitem):
+        for nodeid, error in measurements.profile_pending():
+            if error is not None:
+                reason = f"the profiler pass failed: {type(error).__name__}: {error}"
+                failed = pytest.TestReport(nodeid, item.location, {}, "failed", reason, "teardown")
+                item.ihook.pytest_runtest_logreport(report=failed)
+                _forget(item.config, nodeid)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails after its benchmark posts no time; pytest-benchmark would save it."""
+    outcome = yield
+    if outcome.failed:
+        _forget(item.config, item.nodeid)
+        if fixture := getattr(item, "funcargs", {}).get("benchmark"):
+            fixture.skipped = True  # else pytest-benchmark warns that it was not used
+    return outcome
+
+
+def _forget(config: pytest.Config, nodeid: str) -> None:
+    benchmarks = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
+    benchmarks[:] = [benchmark for benchmark in benchmarks if benchmark.fullname != nodeid]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Match this session's benchmarks with the stored ones by key, before pytest-benchmark builds its table."""
+    try:
+        return (yield)
+    finally:
+        benchmarks = session.config._benchmarksession  # type: ignore[attr-defined]
+        benchmarks.compared_mapping = session.config.stash[BOOKKEEPER].compared_mapping(benchmarks.benchmarks)
+
+
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """Keep the host's name private, and leave out what changes from boot to boot."""
+    machine_info["node"] = machine.identify().host_id
+    for volatile in ("hz_actual", "hz_actual_friendly", "flags"):
+        machine_info.get("cpu", {}).pop(volatile, None)
+
+
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Add the `fuseproof` block, and store parameters by their names instead of as unserializable objects."""
+    measurements = config.stash.get(MEASUREMENTS, None)
+    if measurements is None:
+        return
+    output_json["fuseproof"] = config.stash[BOOKKEEPER].block(measurements.to_json())
+    for benchmark in output_json["benchmarks"]:
+        params = benchmark["params"] or {}
+        benchmark["params"] = {name: getattr(value, "name", str(value)) for name, value in params.items()}
+
+
+@pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Save this run, if asked."""
+    config = session.config
+    if _is_worker(config) or config.stash[BOOKKEEPER].asked.label is None:
+        return
+    try:
+        config.stash[BOOKKEEPER].save_session(config)
+    except HistoryError as error:
+        config.stash[BOOKKEEPER].notes.append(str(error))
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+@pytest.hookimpl(trylast=True)  # below pytest-benchmark's table
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the ladder, what is invalid, what was set aside and where the run is saved."""
+    book = config.stash[BOOKKEEPER]
+    measured = [
+        {"extra_info": benchmark.extra_info}
+        for benchmark in config._benchmarksession.benchmarks  # type: ignore[attr-defined]
+        if "fuseproof" in benchmark.extra_info
+    ]
+    lines = report.ladder_tables(measured, book.newest_comparable(measured)) + report.invalid_lines(measured)
+    if lines or book.notes:
+        terminalreporter.section("fuseproof", sep="-")
+    for line in [*lines, *([""] if lines else []), *book.notes]:
+        terminalreporter.write_line(line)

@@ -1,0 +1,267 @@
+"""One benchmark from plan to record: memory, output check, timed rounds, and the profiler pass that comes later."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import hashlib
+import json
+import statistics
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from fuseproof import counts, gpu
+from fuseproof.clock import Clock, DeviceClock, IterationClock, RecordedClock, WallClock, quantiles_ns
+from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
+from fuseproof.subjects import Subject
+
+__all__ = ["Key", "Measurements", "Plan"]
+
+_PEAK_CALLS = 3  # the first may make optimizer state; the peak is there from the second on
+_PROFILED_ROUNDS = 9
+_PROFILED_ITERATIONS = 3
+
+
+@dataclass(frozen=True)
+class Key:
+    """What identifies a benchmark for ever: ``op/candidate/dtype/shape``. Renaming a test keeps its history."""
+
+    op: str
+    candidate: str
+    dtype: str
+    shape: str
+
+    def __str__(self) -> str:
+        return f"{self.op}/{self.candidate}/{self.dtype}/{self.shape}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure and how.
+
+    Attributes:
+        key: its identity.
+        build: makes the subject with all its tensors from a seed; called again for the profiler pass.
+        clock: "kernel" for the device clock (a CPU: wall time), "profiled" where the host cannot run ahead of the
+            device, "iteration" for whole training iterations.
+        rounds: how many; fixed, since it is part of the method.
+        work: the least the call must do.
+        method: what else must be equal for two numbers to be comparable: shapes, sizes, text.
+        about: what reports show beside the numbers; stored, not judged.
+
+    """
+
+    key: Key
+    build: Callable[[], Subject]
+    clock: Literal["kernel", "profiled", "iteration"]
+    rounds: int
+    work: Work = field(default_factory=Work)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A profiler pass that waits for the session's last timed round."""
+
+    nodeid: str
+    plan: Plan
+    record: dict[str, Any]
+
+
+@contextmanager
+def _memory_released(key: Key) -> Iterator[None]:
+    """Let no error keep tensors alive through the frames of its traceback, and explain running out of memory."""
+    try:
+        yield
+    except Exception as error:
+        traceback.clear_frames(error.__traceback__)
+        if isinstance(error, torch.OutOfMemoryError):
+            reason = str(error).split(". ", 1)[0]
+            raise MemoryError(f"{key} does not fit: {reason}. Free the GPU or deselect this benchmark.") from None
+        raise
+
+
+class Measurements:
+    """The benchmarks of one session.
+
+    Args:
+        device: where they run.
+
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.pending: list[_Pending] = []
+        self.interval_constant_ns: float | None = None
+
+    @cached_property
+    def ceilings(self) -> Ceilings:
+        """The machine's ceilings, measured on first use; that is also the preheat."""
+        refuse_reduced_precision(self.device)
+        return measure_ceilings(self.device)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a run's file says of the machine as measured: its ceilings and the device clock's constant."""
+        return {"ceilings": self.ceilings.to_json(), "interval_constant_ns": self.interval_constant_ns}
+
+    def run(self, plan: Plan, benchmark: BenchmarkFixture) -> None:
+        """Measure `plan` through pytest-benchmark's fixture and leave the record in its `extra_info`.
+
+        With benchmarks disabled (xdist, ``--benchmark-disable``) the subject is checked and called once, untimed.
+
+        Raises:
+            AssertionError: the subject's output is wrong; no time is posted.
+            MemoryError: it does not fit on the device.
+
+        """
+        try:
+            with _memory_released(plan.key):
+                if benchmark.disabled:
+                    _once(plan, benchmark)
+                else:
+                    self._measure(plan, benchmark)
+        finally:
+            self._settle()
+
+    def _measure(self, plan: Plan, benchmark: BenchmarkFixture) -> None:
+        ceilings = self.ceilings
+        clock = self._clock(plan)
+        subject, peak_bytes = self._peak(plan)
+        subject.check()
+        clock.prepare(subject)
+        before = gpu.snapshot()
+        benchmark.group = f"{plan.key.op} {plan.key.dtype} {plan.key.shape}"
+        benchmark._timer = clock
+        benchmark.pedantic(clock.run, args=(subject,), rounds=plan.rounds, iterations=1)
+        after = gpu.snapshot()
+        own_ns = statistics.median(clock.rounds_ns)
+        record = {
+            "key": str(plan.key),
+            "method": _method_hash(plan, clock),
+            "clock": clock.name,
+            "metrics": {f"{clock.own_metric}_ns": own_ns},
+            "quantiles": {clock.own_metric: _rounded(quantiles_ns(clock.rounds_ns))},
+            "rates": _rounded(ceilings.rates(plan.work, own_ns), 4),
+            "gpu": after and {"before": before and dataclasses.asdict(before), "after": dataclasses.asdict(after)},
+            "invalid": [*clock.invalid, *gpu.spoiled(before, after)],
+            "discarded_rounds": clock.discarded,
+        }
+        if peak_bytes is not None:
+            record["metrics"]["peak_bytes"] = peak_bytes
+        if clock.host_ns:
+            record["metrics"]["host_time_ns"] = statistics.median(clock.host_ns)
+            record["quantiles"]["host_time"] = _rounded(quantiles_ns(clock.host_ns))
+        if isinstance(clock, DeviceClock):
+            record["sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
+        if plan.work.moved_bytes is not None:
+            record["moved_bytes"] = plan.work.moved_bytes
+        if plan.work.flops is not None:
+            record["flops"] = plan.work.flops
+        if plan.about:
+            record["about"] = dict(plan.about)
+        benchmark.extra_info["fuseproof"] = record
+        self.pending.append(_Pending(benchmark.fullname, plan, record))
+
+    def _clock(self, plan: Plan) -> Clock:
+        if plan.clock == "iteration":
+            return IterationClock(self.device)
+        if self.device.type == "cpu":
+            return WallClock()
+        if plan.clock == "profiled":
+            return RecordedClock(self._record_union, plan.rounds)
+        return DeviceClock(self.device)
+
+    @staticmethod
+    def _record_union(call: Callable[[], Any], rounds: int) -> list[float]:
+        return [trace.union_ns for trace in counts.trace_rounds(call, rounds, None)]
+
+    def _peak(self, plan: Plan) -> tuple[Subject, int | None]:
+        """Build and call; return the subject and the peak of allocated memory above what was allocated before."""
+        self._settle()
+        if self.device.type == "cpu":
+            return plan.build(), None  # the profiler's pass reads it
+        before = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        subject = plan.build()
+        for _ in range(_PEAK_CALLS):
+            subject()
+        torch.cuda.synchronize()
+        return subject, torch.cuda.max_memory_allocated(self.device) - before
+
+    def _settle(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def profile_pending(self) -> Iterator[tuple[str, Exception | None]]:
+        """Run the profiler passes of everything measured so far; yield each test's id with what went wrong, if anything.
+
+        Profiling slows later host work: call it after the session's last timed round.
+        """
+        while self.pending:
+            each = self.pending.pop(0)
+            error: Exception | None = None
+            try:
+                with _memory_released(each.plan.key):
+                    self._count(each.plan, each.record)
+            except Exception as caught:  # noqa: BLE001  # whatever a subject raises is that test's failure, not ours
+                error = caught.with_traceback(None)
+            self._settle()
+            yield each.nodeid, error
+        if self.device.type == "cuda" and self.interval_constant_ns is None:
+            self.interval_constant_ns = counts.interval_constant_ns(self.device)
+
+    def _count(self, plan: Plan, record: dict[str, Any]) -> None:
+        if self.device.type == "cpu":
+            seen = counts.trace_host(plan.build, _PEAK_CALLS)
+            record["metrics"]["peak_bytes"] = seen.peak_bytes
+            record["counts"] = {"dispatcher_ops": seen.dispatcher_ops}
+            return
+        subject = plan.build()
+        for _ in range(_PEAK_CALLS):
+            subject()
+        clock: DeviceClock | None = None
+        if plan.clock == "kernel":
+            clock = DeviceClock(self.device)
+            clock.prepare(subject)
+        allocations = torch.cuda.memory_stats(self.device)["allocation.all.allocated"]
+        subject()
+        allocations = torch.cuda.memory_stats(self.device)["allocation.all.allocated"] - allocations
+        rounds = _PROFILED_ROUNDS if plan.clock == "kernel" else _PROFILED_ITERATIONS
+        seen_rounds = counts.count_rounds(counts.trace_rounds(subject, rounds, clock))
+        record["metrics"]["launches"] = seen_rounds.launches
+        if plan.clock == "iteration" and seen_rounds.union_ns is not None:
+            record["metrics"]["device_time_ns"] = seen_rounds.union_ns
+        record["counts"] = {
+            "dispatcher_ops": seen_rounds.dispatcher_ops,
+            "synchronisations": seen_rounds.synchronisations,
+            "allocations": allocations,
+            "stable": seen_rounds.stable,
+        }
+        record["kernels"] = seen_rounds.kernels
+        record["kernels_hash"] = seen_rounds.kernels_hash
+        record["profiler"] = {"span_ns": seen_rounds.span_ns, "union_ns": seen_rounds.union_ns}
+
+
+def _once(plan: Plan, benchmark: BenchmarkFixture) -> None:
+    subject = plan.build()
+    subject.check()
+    benchmark.pedantic(subject)
+
+
+def _method_hash(plan: Plan, clock: Clock) -> str:
+    method = {**clock.describe(), **plan.method, "rounds": plan.rounds}
+    return hashlib.sha256(json.dumps(method, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _rounded(values: Mapping[str, float], digits: int = 1) -> dict[str, float]:
+    return {name: round(value, digits) for name, value in values.items()}

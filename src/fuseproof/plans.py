@@ -1,0 +1,89 @@
+"""Plans for the suite's benchmarks: Adam's step, LayerNorm, and the stages of the ladder."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from fuseproof.candidates import AdamCandidate, KernelSet, LayerNormCandidate
+from fuseproof.ladder import Stage, Training
+from fuseproof.measure import Key, Plan
+from fuseproof.roofline import Work, adam_work, layer_norm_work
+from fuseproof.subjects import SEED, AdamStep, LayerNormForward, LayerNormForwardBackward, parameter_shapes
+from fuseproof.workload import Size, text_hash
+
+__all__ = ["DTYPES", "adam_plan", "ladder_plan", "layer_norm_plan"]
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# Rounds are a fixed part of the method. On an H200 they keep a kernel's benchmark below 0.4 s and a stage's below 3 s.
+_KERNEL_ROUNDS = 60
+_LARGE_SET_ROUNDS = 30  # a hundred million parameters: milliseconds a round
+_MANY_TENSORS_ROUNDS = 20  # the host needs milliseconds, and the spin twice as long
+_PROFILED_ROUNDS = 5
+_ITERATIONS = {"tiny": 40, "launch_bound": 40, "gpt2_small": 10, "gpt2_medium": 6}
+_CPU_KERNEL_ROUNDS = 20
+_CPU_ITERATIONS = {"tiny": 20, "launch_bound": 5}
+
+
+def adam_plan(candidate: AdamCandidate, parameter_set: str, device: torch.device) -> Plan:
+    """Time one ``optimizer.step()`` over a parameter set in FP32."""
+    shapes = parameter_shapes(parameter_set)
+    elements = sum(shape.numel() for shape in shapes)
+    if device.type == "cpu":
+        rounds = _CPU_KERNEL_ROUNDS
+    elif candidate.launches_per_tensor:
+        rounds = _PROFILED_ROUNDS
+    elif len(shapes) >= 1000:
+        rounds = _MANY_TENSORS_ROUNDS
+    else:
+        rounds = _LARGE_SET_ROUNDS
+    return Plan(
+        key=Key("adam_step", candidate.name, "fp32", parameter_set),
+        build=lambda: AdamStep(candidate, parameter_set, device),
+        clock="profiled" if candidate.launches_per_tensor else "kernel",
+        rounds=rounds,
+        work=adam_work(elements, torch.float32),
+        method={
+            "shapes": [list(shape) for shape in shapes],
+            "settings": dataclasses.asdict(AdamStep.settings),
+            "seed": SEED,
+        },
+    )
+
+
+def layer_norm_plan(
+    candidate: LayerNormCandidate, rows: int, hidden: int, dtype: str, device: torch.device, *, backward: bool
+) -> Plan:
+    """Time LayerNorm forward, or forward and backward, over ``(rows, hidden)``; `dtype` is a name in `DTYPES`."""
+    subject = LayerNormForwardBackward if backward else LayerNormForward
+    return Plan(
+        key=Key("layer_norm_fwd_bwd" if backward else "layer_norm_fwd", candidate.name, dtype, f"{rows}x{hidden}"),
+        build=lambda: subject(candidate, rows, hidden, DTYPES[dtype], device),
+        clock="kernel",
+        rounds=_CPU_KERNEL_ROUNDS if device.type == "cpu" else _KERNEL_ROUNDS,
+        work=layer_norm_work(rows, hidden, DTYPES[dtype], backward),
+        method={"rows": rows, "hidden": hidden, "dtype": dtype, "seed": SEED},
+    )
+
+
+def ladder_plan(stage: Stage, kernels: KernelSet, size: Size, device: torch.device) -> Plan:
+    """Time whole training iterations of one stage of the ladder."""
+    rounds = _CPU_ITERATIONS if device.type == "cpu" else _ITERATIONS
+    dimensions = {name: value for name, value in dataclasses.asdict(size).items() if isinstance(value, int)}
+    return Plan(
+        key=Key("iteration", f"{stage.name}@{kernels.name}", stage.precision, size.name),
+        build=lambda: Training(stage, kernels, size, device),
+        clock="iteration",
+        rounds=rounds[size.name],
+        work=Work(flops=size.matmul_flops, precision=stage.precision),
+        method={"size": dimensions, "precision": stage.precision},
+        about={
+            "stage": stage.name,
+            "kernels": kernels.name,
+            "size": size.name,
+            "tokens": size.tokens,
+            "text": text_hash(),
+        },
+    )

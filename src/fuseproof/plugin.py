@@ -1,0 +1,66 @@
+"""The entry point for pytest: options, and what must happen before anything else.
+
+Installed in somebody else's repository it changes nothing, and imports no torch, until pyproject.toml has a
+`[tool.fuseproof]` table; with one, `hooks` and `fixtures` are registered.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from fuseproof import gpu
+from fuseproof.config import ConfigError, Settings, load_settings
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options under their long names; a repository's conftest may add short ones for the same `dest`."""
+    group = parser.getgroup("fuseproof")
+    group.addoption(
+        "--fuseproof-full",
+        action="store_true",
+        dest="fuseproof_full",
+        help="also run what a night cannot afford: all sizes, shapes and kernel sets",
+    )
+    group.addoption(
+        "--fuseproof-require",
+        metavar="WHAT[,WHAT]",
+        dest="fuseproof_require",
+        default="",
+        help="cuda, apex, baseline: what must be there; its absence is an error (status 21), never a skip",
+    )
+
+
+def _settings(config: pytest.Config) -> Settings | None:
+    try:
+        return load_settings(config.rootpath)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(tryfirst=True)  # before any conftest, which may touch CUDA
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Give an xdist worker its GPU."""
+    if _settings(early_config) is None:
+        return
+    # torch's profiler writes a line to stderr at every use unless this says otherwise before torch is imported.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    gpu.mark_root(os.environ)
+    gpu.pin_worker(os.environ)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads the options that are taken over here
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers, and in a repository that is configured for fuseproof the hooks and fixtures."""
+    config.addinivalue_line("markers", "fuseproof_full: runs only with --fuseproof-full")
+    config.addinivalue_line("markers", "fuseproof_profiled: timed by the profiler, so after all other benchmarks")
+    settings = _settings(config)
+    if settings is None:
+        return
+    from fuseproof import bookkeeping, fixtures, hooks
+
+    asked, history = bookkeeping.take_over(config, config.rootpath / settings.history)
+    config.stash[hooks.BOOKKEEPER] = bookkeeping.Bookkeeper(asked, history)
+    config.pluginmanager.register(fixtures, "fuseproof-fixtures")
+    config.pluginmanager.register(hooks, "fuseproof-hooks")

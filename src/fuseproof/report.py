@@ -1,0 +1,125 @@
+"""Benchmark objects to text: the ladder table and the closing lines. Imports neither torch nor pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["invalid_lines", "ladder_tables"]
+
+Benchmark = Mapping[str, Any]
+
+_HEADER = (
+    "stage",
+    "iteration ms",
+    "spread",
+    "device ms",
+    "tokens/s",
+    "peak MiB",
+    "gain",
+    "vs stage 1",
+    "of matmul",
+    "compared",
+    "change",
+)
+
+
+def _record(benchmark: Benchmark) -> Mapping[str, Any]:
+    record: Mapping[str, Any] = benchmark.get("extra_info", {}).get("fuseproof", {})
+    return record
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def ladder_tables(benchmarks: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -> list[str]:
+    """Return the ladder's tables as lines, one table per size and kernel set; empty when no stage was measured.
+
+    Args:
+        benchmarks: this run's benchmark objects.
+        compared: a stored run's comparable benchmark objects by key.
+
+    """
+    tables: dict[tuple[str, str], list[Benchmark]] = {}
+    for benchmark in benchmarks:
+        about = _record(benchmark).get("about", {})
+        if "stage" in about:
+            tables.setdefault((about["size"], about["kernels"]), []).append(benchmark)
+    lines: list[str] = []
+    for (size, kernels), rows in tables.items():
+        rows.sort(key=lambda row: _record(row)["about"]["stage"])
+        lines += ["", f"training ladder: {size}, {kernels} kernels, {_tokens(rows[0])} tokens an iteration"]
+        lines += _aligned([_HEADER, *_ladder_rows(rows, compared)])
+        lines += _total(rows)
+    return lines
+
+
+def _tokens(row: Benchmark) -> int:
+    return int(_record(row)["about"]["tokens"])
+
+
+def _iteration_ns(row: Benchmark) -> float:
+    return float(_record(row)["metrics"]["iteration_time_ns"])
+
+
+def _first_stage(rows: Sequence[Benchmark]) -> Benchmark | None:
+    return next((row for row in rows if _record(row)["about"]["stage"].startswith("1_")), None)
+
+
+def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -> list[tuple[str, ...]]:
+    first = _first_stage(rows)
+    table = []
+    before: Benchmark | None = None
+    for row in rows:
+        record = _record(row)
+        metrics, spread = record["metrics"], record["quantiles"]["iteration_time"]
+        time_ns = _iteration_ns(row)
+        device_ns, peak = metrics.get("device_time_ns"), metrics.get("peak_bytes")
+        old = compared.get(record["key"])
+        old_ns = None if old is None else _iteration_ns(old)
+        table.append(
+            (
+                record["about"]["stage"] + (" INVALID" if record["invalid"] else ""),
+                f"{time_ns / 1e6:.2f}",
+                f"{(spread['q3'] - spread['q1']) / spread['median']:.1%}",
+                _number(None if device_ns is None else device_ns / 1e6, ".2f"),
+                f"{_tokens(row) / time_ns * 1e9:,.0f}",
+                _number(None if peak is None else peak / 2**20, ",.1f"),
+                _number(None if before is None else _iteration_ns(before) / time_ns, ".2f")
+                + "x" * (before is not None),
+                _number(None if first is None else _iteration_ns(first) / time_ns, ".2f") + "x" * (first is not None),
+                _number(record["rates"].get("of_matmul_ceiling"), ".1%"),
+                _number(None if old_ns is None else old_ns / 1e6, ".2f"),
+                _number(None if old_ns is None else time_ns / old_ns - 1, "+.1%"),
+            )
+        )
+        before = row
+    return table
+
+
+def _total(rows: Sequence[Benchmark]) -> list[str]:
+    first, last = _first_stage(rows), rows[-1]
+    if first is None or first is last:
+        return []
+    speed = _iteration_ns(first) / _iteration_ns(last)
+    peaks = [_record(row)["metrics"].get("peak_bytes") for row in (first, last)]
+    memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if all(peaks) else ""
+    names = [_record(row)["about"]["stage"] for row in (first, last)]
+    return [f"total: {names[1]} is {speed:.2f} times as fast as {names[0]}{memory}"]
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for row in table
+    ]
+
+
+def invalid_lines(benchmarks: Sequence[Benchmark]) -> list[str]:
+    """Return one line per benchmark whose result must not be judged, with the reasons."""
+    records = [_record(benchmark) for benchmark in benchmarks]
+    return [f"INVALID {each['key']}: {'; '.join(each['invalid'])}" for each in records if each.get("invalid")]

@@ -1,0 +1,147 @@
+"""The machine's ceilings, measured: bytes copied and matrix operations per second. Measuring them is the preheat."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+__all__ = ["Ceilings", "Work", "adam_work", "layer_norm_work", "measure_ceilings", "refuse_reduced_precision"]
+
+_PREHEAT_S = {"cuda": 2.0, "cpu": 0.5}
+_COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}  # both beyond any cache
+_MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least a call must do.
+
+    Attributes:
+        moved_bytes: each input read once, each output written once; None where the formula is not known.
+        flops: floating-point operations of its matrix products; None where there are none or it is not known.
+        precision: "fp32" or "bf16", which matrix ceiling it stands under.
+
+    """
+
+    moved_bytes: int | None = None
+    flops: int | None = None
+    precision: str = "fp32"
+
+
+def adam_work(elements: int, dtype: torch.dtype, state_dtype: torch.dtype = torch.float32) -> Work:
+    """Adam reads parameter, gradient and both moments and writes all but the gradient."""
+    return Work(moved_bytes=elements * (3 * dtype.itemsize + 4 * state_dtype.itemsize))
+
+
+def layer_norm_work(rows: int, hidden: int, dtype: torch.dtype, backward: bool) -> Work:
+    """LayerNorm forward reads x and writes y; backward reads x and dy and writes dx.
+
+    Weight, bias and their gradients, and FP32 mean and rstd per row, are read or written once each way.
+    """
+    element = dtype.itemsize
+    forward = (2 * rows * hidden + 2 * hidden) * element + 2 * rows * 4
+    back = (3 * rows * hidden + 3 * hidden) * element + 2 * rows * 4
+    return Work(moved_bytes=forward + (back if backward else 0))
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this machine reached in this process.
+
+    Attributes:
+        copy_bytes_per_s: bytes read plus bytes written by a large copy.
+        matmul_flops_per_s: by precision, a large square product of random matrices.
+
+    """
+
+    copy_bytes_per_s: float
+    matmul_flops_per_s: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for a run's file."""
+        return {"copy_bytes_per_s": self.copy_bytes_per_s, "matmul_flops_per_s": dict(self.matmul_flops_per_s)}
+
+    def rates(self, work: Work, time_ns: float) -> dict[str, float]:
+        """Return achieved GB/s and TFLOP/s, each with its fraction of the ceiling."""
+        rates: dict[str, float] = {}
+        if work.moved_bytes is not None:
+            per_s = work.moved_bytes / (time_ns * 1e-9)
+            rates |= {"gb_per_s": per_s / 1e9, "of_copy_ceiling": per_s / self.copy_bytes_per_s}
+        if work.flops is not None:
+            per_s = work.flops / (time_ns * 1e-9)
+            rates |= {"tflop_per_s": per_s / 1e12, "of_matmul_ceiling": per_s / self.matmul_flops_per_s[work.precision]}
+        return rates
+
+
+def _median_s(call: Callable[[], Any], seconds: float, device: torch.device) -> float:
+    """Return the median duration of `call` over `seconds` of repetition, at least five calls."""
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    call()
+    synchronize()
+    samples = []
+    deadline = time.perf_counter() + seconds
+    while len(samples) < 5 or time.perf_counter() < deadline:
+        start = time.perf_counter()
+        call()
+        synchronize()
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples)
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """Heat the machine for about 2 s (CPU: 0.5 s) with copies and matrix products of random data, and time them.
+
+    Random data, since zeros run faster than any real input does. The products also run backward once, so that the
+    workspaces of the matrix library exist before any benchmark reads the memory in use.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    share = _PREHEAT_S[device.type] / 3
+    source = torch.empty(_COPY_BYTES[device.type] // 4, device=device).normal_(generator=generator)
+    target = torch.empty_like(source)
+    copy_s = _median_s(partial(target.copy_, source), share, device)
+    copy_rate = 2 * _COPY_BYTES[device.type] / copy_s
+    del source, target
+    side = _MATRIX_SIDE[device.type]
+    rates = {}
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        a, b = (torch.empty(side, side, device=device, dtype=dtype).normal_(generator=generator) for _ in range(2))
+        out = torch.empty_like(a)
+        rates[name] = 2 * side**3 / _median_s(partial(torch.mm, a, b, out=out), share, device)
+        _grow_workspaces(a[:256, :256], b[:256, :256])
+    return Ceilings(copy_rate, MappingProxyType(rates))
+
+
+def _grow_workspaces(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Multiply forward and backward: the matrix library allocates a workspace for each thread that calls it."""
+    a = a.detach().clone().requires_grad_()
+    layer = torch.nn.functional.linear(a, b, b[0])
+    layer.square().sum().backward()
+    del a, layer
+
+
+def refuse_reduced_precision(device: torch.device) -> None:
+    """Raise unless an FP32 matrix product really is FP32.
+
+    TF32 keeps 10 bits of the fraction: products of random data are off by about 3e-4, FP32 ones by well below 1e-5.
+    Looking at the result also sees what no flag tells, such as NVIDIA_TF32_OVERRIDE.
+
+    Raises:
+        RuntimeError: it is not.
+
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.empty(512, 512, device=device).normal_(generator=generator) for _ in range(2))
+    exact = a.double() @ b.double()
+    error = ((a @ b).double() - exact).norm().item() / exact.norm().item()
+    if not error < 1e-5:
+        raise RuntimeError(
+            f"FP32 matrix products are off by {error:.1e}: TF32 or less is in use, so FP32 stages would not be FP32; "
+            'unset NVIDIA_TF32_OVERRIDE and call torch.set_float32_matmul_precision("highest")'
+        )

@@ -1,0 +1,170 @@
+"""What a run's document must hold: one check, shared by writing and reading.
+
+A run is pytest-benchmark's own JSON document with a `fuseproof` block beside it and one inside the `extra_info` of each
+benchmark. A number that is wrong here would become tomorrow's baseline, so nothing is repaired: the first fault found
+is worded, and the document refused.
+"""
+
+import math
+import re
+import reprlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import UnionType
+
+SCHEMA = 1
+"""The version of the document's layout that this fuseproof writes, and the only one that it reads."""
+
+_DOCUMENT_KEYS = {"machine_info": dict, "commit_info": dict, "datetime": str, "version": str, "benchmarks": list}
+_BENCHMARK_KEYS = {"name": str, "fullname": str, "group": str | None, "stats": dict, "extra_info": dict}
+_RECORD_KEYS = {"key": str, "method": str, "metrics": dict}
+# What the tables of `pytest-benchmark compare` read; without one of them the command ends in a traceback.
+_STATS = ("min", "max", "mean", "stddev", "median", "iqr", "ops", "rounds", "iterations")
+# Real documents are about eight deep. The bound ends the walk through one that contains itself.
+_MAX_DEPTH = 32
+
+_PLAIN_NAME = re.compile(r"[0-9A-Za-z_-]{1,40}")
+_brief = reprlib.Repr()
+_brief.maxstring = 100
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a document is refused: `what` names the key and its value, `mend` what to do with a file that holds it."""
+
+    what: str
+    mend: str = "restore the file from a good copy or delete it"
+
+
+def find_fault(document: object, machine: str, night: str) -> Fault | None:
+    """Return the first fault of a run's document, or None for a sound one.
+
+    `machine` is the name of the folder that the file is (or will be) in, `night` the night that its name says.
+    """
+    return next(_faults(document, machine, night), None)
+
+
+def _faults(document: object, machine: str, night: str) -> Iterator[Fault]:
+    # The caller stops at the first fault, so whatever a `yield` has ruled out need not be guarded against below it.
+    if not isinstance(document, dict):
+        yield Fault(f"the document is {_shown(document)}, not an object")
+        return
+    # First: a newer fuseproof may have changed everything else.
+    yield from _block_faults(document.get("fuseproof"), machine, night)
+    yield from _key_faults(document, _DOCUMENT_KEYS, "")
+    if not document["benchmarks"]:
+        yield Fault("benchmarks is empty, so nothing was measured")
+    seen: dict[str, int] = {}
+    for index, benchmark in enumerate(document["benchmarks"]):
+        where = f"benchmarks[{index}]"
+        yield from _benchmark_faults(benchmark, where)
+        key = benchmark["extra_info"]["fuseproof"]["key"]
+        if key in seen:
+            yield Fault(f"{where} and benchmarks[{seen[key]}] both have the key {_shown(key)}")
+        seen[key] = index
+    yield from _leaf_faults(document, "", 0)
+
+
+def _block_faults(block: object, machine: str, night: str) -> Iterator[Fault]:
+    if block is None:
+        yield Fault("it has no fuseproof block, so fuseproof did not write it", "move it out of the history")
+    if not isinstance(block, dict):
+        yield Fault(f"fuseproof is {_shown(block)}, not an object")
+        return
+    schema = block.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        yield Fault(f"fuseproof.schema is {_shown(schema)}, not {SCHEMA}")
+    elif schema > SCHEMA:
+        what = f"fuseproof.schema is {_shown(schema)} and this version reads {SCHEMA}: written by a newer fuseproof"
+        yield Fault(what, "upgrade fuseproof")
+    if block.get("machine") != machine:
+        what = f"fuseproof.machine is {_shown(block.get('machine'))}, not {_shown(machine)}"
+        yield Fault(what, "foreign hardware is not compared: keep the file in the folder of its own machine")
+    if block.get("night") != night:
+        what = f"fuseproof.night is {_shown(block.get('night'))}, but the file's name says {_shown(night)}"
+        yield Fault(what, "give the file its name back")
+
+
+def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:
+    if not isinstance(benchmark, dict):
+        yield Fault(f"{where} is {_shown(benchmark)}, not an object")
+        return
+    yield from _key_faults(benchmark, _BENCHMARK_KEYS, f"{where}.")
+    record = benchmark["extra_info"].get("fuseproof")
+    if not isinstance(record, dict):
+        yield Fault(f"{where}.extra_info.fuseproof is {_shown(record)}, not an object")
+        return
+    record_at = f"{where}.extra_info.fuseproof"
+    yield from _key_faults(record, _RECORD_KEYS, f"{record_at}.")
+    for name in ("key", "method"):
+        if not record[name]:
+            yield Fault(f"{record_at}.{name} is empty")
+    owner = f" of {_shown(record['key'])}"
+    stats = dict(benchmark["stats"])
+    outliers = stats.pop("outliers", None)
+    if not isinstance(outliers, str):
+        yield Fault(f"{where}.stats.outliers{owner} is {_shown(outliers)}, not a str")
+    for name in _STATS:
+        if name not in stats:
+            yield Fault(f"{where}.stats.{name}{owner} is missing")
+    yield from _number_faults(stats, f"{where}.stats", owner, 0)
+    for name in ("metrics", "quantiles"):
+        yield from _number_faults(record.get(name, {}), f"{record_at}.{name}", owner, 0)
+
+
+def _key_faults(holder: dict[str, object], kinds: Mapping[str, type | UnionType], prefix: str) -> Iterator[Fault]:
+    for name, kind in kinds.items():
+        if name not in holder:
+            yield Fault(f"{prefix}{name} is missing")
+        elif not isinstance(holder[name], kind):
+            yield Fault(f"{prefix}{name} is {_shown(holder[name])}, not a {getattr(kind, '__name__', kind)}")
+
+
+def _number_faults(value: object, where: str, owner: str, depth: int) -> Iterator[Fault]:
+    """Every leaf is a finite number of at least 0; bool is an int to Python, never to us."""
+    children = _children(value, where)
+    if children is not None and depth < _MAX_DEPTH:
+        for child_at, child in children:
+            yield from _number_faults(child, child_at, owner, depth + 1)
+    # The upper bound also refuses integers that no float can hold. NaN fails every comparison.
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        yield Fault(f"{where}{owner} is {_shown(value)}, not a finite number of at least 0")
+
+
+def _leaf_faults(value: object, where: str, depth: int) -> Iterator[Fault]:
+    """What JSON cannot hold, or holds only by Python's leave, anywhere in the document."""
+    if depth > _MAX_DEPTH:
+        yield Fault(f"{where[:100]}... is nested more than {_MAX_DEPTH} deep")
+        return
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+        yield Fault(f"{where or 'the document'} has a key that is not a string")
+    children = _children(value, where)
+    if children is not None:
+        for child_at, child in children:
+            yield from _leaf_faults(child, child_at, depth + 1)
+    elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
+        yield Fault(f"{where} is {_shown(value)}, which JSON does not have")
+
+
+def _children(value: object, where: str) -> list[tuple[str, object]] | None:
+    if isinstance(value, dict):
+        return [(f"{where}{_step(name, first=not where)}", child) for name, child in value.items()]
+    if isinstance(value, list | tuple):
+        return [(f"{where}[{index}]", child) for index, child in enumerate(value)]
+    return None
+
+
+def _step(name: object, *, first: bool) -> str:
+    if isinstance(name, str) and _PLAIN_NAME.fullmatch(name):
+        return name if first else f".{name}"
+    return f"[{_shown(name)}]"
+
+
+def _shown(value: object) -> str:
+    """`repr`, kept short and on one printable line."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a huge integer"  # its repr may be thousands of digits, or refused by Python
+    if value is None or isinstance(value, str | int | float):
+        return _brief.repr(value)
+    return f"a {type(value).__name__}"

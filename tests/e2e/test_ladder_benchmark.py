@@ -1,0 +1,39 @@
+"""How long a training iteration takes at each stage of the ladder, and how much memory it needs."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fuseproof.candidates import KERNEL_SETS, KernelSet, default_kernel_set
+from fuseproof.ladder import STAGES, Stage
+from fuseproof.measure import Plan
+from fuseproof.plans import ladder_plan
+from fuseproof.workload import SIZES, Size
+
+# A night takes two sizes: one that is bound by the host and one that is bound by the device.
+NIGHTLY_SIZES = {"cuda": ("launch_bound", "gpt2_small"), "cpu": ("tiny", "launch_bound")}
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("kernels", KERNEL_SETS.values(), ids=KERNEL_SETS)
+def test_training_iteration(
+    stage: Stage,
+    size: Size,
+    kernels: KernelSet,
+    device: torch.device,
+    measure: Callable[[Plan], None],
+    pytestconfig: pytest.Config,
+) -> None:
+    """One iteration as a user writes it: zero_grad, forward, backward, step."""
+    if reason := kernels.unavailable(device):
+        pytest.skip(reason)
+    if device.type not in size.device_types:
+        pytest.skip(f"{size.name} needs a GPU")
+    if not pytestconfig.option.fuseproof_full:
+        if size.name not in NIGHTLY_SIZES[device.type]:
+            pytest.skip(f"{size.name} runs only with --full")
+        if kernels is not default_kernel_set(device):
+            pytest.skip(f"{kernels.name} kernels run only with --full: {default_kernel_set(device).name} are here")
+    measure(ladder_plan(stage, kernels, size, device))

@@ -9,7 +9,6 @@ measured again without a trace in them.
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Clock", "DeviceClock", "IterationClock", "RecordedClock", "WallClock", "device_allocations"]
+__all__ = ["Call", "Clock", "DeviceClock", "IterationClock", "WallClock", "device_allocations"]
 
 Call = Callable[[], Any]
 
@@ -196,10 +195,10 @@ class DeviceClock(Clock):
             torch.cuda._sleep(cycles)
             self._end.record()
             self._end.synchronize()
-        return cycles / (self._start.elapsed_time(self._end) * 1e6)
+        return cycles / float(self._start.elapsed_time(self._end) * 1e6)
 
     def prepare(self, call: Call) -> None:
-        """Warm up, and make the spin twice as long as the slowest of five calls takes on the host."""
+        """Warm up, and make the spin half as long again as the slowest of five calls takes on the host."""
         for _ in range(self._WARMUP_CALLS):
             call()
         torch.cuda.synchronize()
@@ -210,7 +209,7 @@ class DeviceClock(Clock):
             call()
             host.append(time.perf_counter_ns() - start)
             torch.cuda.synchronize()
-        self._spin_ns = min(2 * max(host) + self._SLACK_NS, self._LONGEST_SPIN_NS)
+        self._spin_ns = min(1.5 * max(host) + self._SLACK_NS, self._LONGEST_SPIN_NS)
 
     def hold(self) -> int:
         """Flush the L2 cache and queue the spin on the current stream; return the spin's length in cycles."""
@@ -249,52 +248,3 @@ class DeviceClock(Clock):
         self.sm_clock_mhz.append(cycles / (self._before.elapsed_time(self._start) * 1e3))
         self._accept(self._start.elapsed_time(self._end) * 1e6, host)
         return result
-
-
-class RecordedClock(Clock):
-    """Device time of rounds that a profiler has recorded: the union of the kernels' intervals.
-
-    For calls that launch so much that the host cannot run ahead (about 1,000 pending launches block it) or that
-    synchronise inside.
-
-    Args:
-        record: takes the call and a number of rounds, runs and profiles them, returns each round's device time in ns.
-        rounds: how many rounds to record.
-
-    """
-
-    name = "profiled_union/1"
-    own_metric = "device_time"
-    _WARMUP_CALLS = 2
-
-    def __init__(self, record: Callable[[Call, int], list[float]], rounds: int) -> None:
-        super().__init__()
-        self._record = record
-        self._rounds = rounds
-        self._recorded: Iterator[float] = iter(())
-
-    def prepare(self, call: Call) -> None:
-        """Warm up, then run all rounds under one profiler: its start-up cost is paid once."""
-        for _ in range(self._WARMUP_CALLS):
-            call()
-        self._recorded = iter(self._record(call, self._rounds))
-
-    def run(self, call: Call) -> None:  # noqa: ARG002  # the rounds ran in `prepare`
-        """Advance by the next recorded round."""
-        self._accept(next(self._recorded))
-
-
-def quantiles_ns(samples_ns: list[float]) -> dict[str, float]:
-    """Return min, quartiles, 90th percentile and max of `samples_ns`, with the median under its own name."""
-    if len(samples_ns) == 1:
-        only = samples_ns[0]
-        return {"min": only, "q1": only, "median": only, "q3": only, "p90": only, "max": only}
-    cuts = statistics.quantiles(samples_ns, n=20, method="inclusive")
-    return {
-        "min": min(samples_ns),
-        "q1": cuts[4],
-        "median": statistics.median(samples_ns),
-        "q3": cuts[14],
-        "p90": cuts[17],
-        "max": max(samples_ns),
-    }

@@ -123,18 +123,29 @@ def mark_root(environ: MutableMapping[str, str]) -> None:
     environ.setdefault(ROOT_PID, str(os.getpid()))
 
 
-@cache
 def nvml() -> Any:
-    """The initialised `pynvml` module, or None without an NVIDIA driver."""
+    """The initialised `pynvml` module, or None without an NVIDIA driver that answers."""
+    return _start_nvml()[0]
+
+
+def nvml_failure() -> str | None:
+    """NVML's words where an NVIDIA driver is here but does not answer, as after an upgrade without a reboot."""
+    return _start_nvml()[1]
+
+
+@cache
+def _start_nvml() -> tuple[Any, str | None]:
     try:
         import pynvml
     except ImportError:
-        return None
+        return None, None
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        return None, None
+    except pynvml.NVMLError as error:
+        return None, str(error)
+    return pynvml, None
 
 
 def ask(module: Any, function: str, *args: Any) -> Any:

@@ -21,6 +21,8 @@ from filelock import FileLock, Timeout
 from fuseproof.run_file import NAME_FORM, RunFile, matches, new_name
 from fuseproof.run_schema import SCHEMA, find_fault
 
+__all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside"]
+
 LOCK_TIMEOUT_S = 60.0
 """How long a save waits for the others on its machine; one save holds the lock for some milliseconds."""
 
@@ -73,7 +75,7 @@ class History:
     def machines(self) -> dict[str, int]:
         """Return how many runs each machine has, from the names alone; machines without one are left out."""
         with _explained(self.root, "listed", "make it a readable folder"):
-            names = [name for name in _names(self.root) if _MACHINE.fullmatch(name) and (self.root / name).is_dir()]
+            names = [each.name for each in _entries(self.root) if _MACHINE.fullmatch(each.name) and each.is_dir()]
         return {name: count for name in names if (count := len(self.files(name)))}
 
     def files(self, machine: str) -> list[RunFile]:
@@ -187,11 +189,11 @@ class History:
 
     def _append(self, machine: str, data: bytes, night: str, label: str | None) -> RunFile:
         folder = self._folder(machine)
-        for name in _names(folder):
-            if name.endswith(".tmp"):
+        for entry in _entries(folder):
+            if entry.name.endswith(".tmp"):
                 with suppress(OSError):  # somebody else's, or a folder: not ours to fail on
-                    if time.time() - (folder / name).stat().st_mtime > _STALE_TMP_S:
-                        (folder / name).unlink()
+                    if time.time() - entry.stat().st_mtime > _STALE_TMP_S:
+                        Path(entry).unlink()
         number = 1 + max((file.number for file in self.files(machine)), default=0)
         file = RunFile.parse(folder / new_name(number, night, label), machine)
         if file is None:
@@ -206,11 +208,11 @@ class History:
 
     def _json_paths(self, machine: str) -> list[Path]:
         folder = self._folder(machine)
-        return [folder / name for name in _names(folder) if name.endswith(".json")]
+        return [folder / entry.name for entry in _entries(folder) if entry.name.endswith(".json")]
 
     def _nothing_matches(self, machine: str, spec: str) -> str:
         files = self.files(machine)
-        others = {name: count for name, count in self.machines().items() if name != machine}
+        others = self.machines()
         matching = {
             name: count for name, count in others.items() if any(matches(f.path, name, spec) for f in self.files(name))
         }
@@ -256,10 +258,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _names(folder: Path) -> list[str]:
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     with _explained(folder, "listed", "make it a readable folder"):
         try:
-            return sorted(path.name for path in folder.iterdir())
+            with os.scandir(folder) as entries:
+                return sorted(entries, key=lambda entry: entry.name)
         except FileNotFoundError:
             return []
 

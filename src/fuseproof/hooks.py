@@ -119,6 +119,9 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
     for benchmark in output_json["benchmarks"]:
         params = benchmark["params"] or {}
         benchmark["params"] = {name: getattr(value, "name", str(value)) for name, value in params.items()}
+        for name, value in benchmark["stats"].items():
+            if isinstance(value, float):
+                benchmark["stats"][name] = round(value, 12)  # a picosecond; more digits only make the file larger
 
 
 @pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status
@@ -139,7 +142,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Print the ladder, what is invalid, what was set aside and where the run is saved."""
     book = config.stash[BOOKKEEPER]
     measured = [
-        {"extra_info": benchmark.extra_info}
+        {"extra_info": benchmark.extra_info, "stats": benchmark.stats.as_dict()}
         for benchmark in config._benchmarksession.benchmarks  # type: ignore[attr-defined]
         if "fuseproof" in benchmark.extra_info
     ]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 
 from fuseproof.candidates import ADAM, LAYER_NORM, AdamSettings, KernelSet
-from fuseproof.workload import Size, Transformer, batches
+from fuseproof.workload import INIT_STD, Size, Transformer, batches
 
 __all__ = ["FUSED", "STAGES", "Stage", "Training"]
 
@@ -82,7 +82,7 @@ class Training:
         self.model.initialize(_SEED)
         self.optimizer = ADAM[stage.adam_name(kernels)].build(self.model.parameters(), _SETTINGS)
         self.batches = batches(size, _SEED, device)
-        self.vocab = size.vocab
+        self.size = size
         self.first_loss: torch.Tensor | None = None
 
     def __call__(self) -> torch.Tensor:
@@ -91,7 +91,7 @@ class Training:
         self.optimizer.zero_grad()
         with torch.autocast(self.device.type, dtype=self.stage.autocast, enabled=self.stage.autocast is not None):
             loss: torch.Tensor = self.model(inputs, targets)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch publishes no types for it
+        loss.backward()
         self.optimizer.step()
         if self.first_loss is None:
             self.first_loss = loss.detach()
@@ -105,9 +105,8 @@ class Training:
         for _ in range(3):  # the first steps bring it down by more than batches differ
             last = self().item()
         assert self.first_loss is not None
-        first, uniform = self.first_loss.item(), math.log(self.vocab)
-        # Weights of N(0, 0.02) give logits well below 1, so the first guess is uniform but for a few hundredths.
-        assert abs(first - uniform) < 0.1, (
-            f"{self.stage.name}: first loss {first:.4f}, expected ln vocab = {uniform:.4f}"
-        )
+        # Normalized features times weights of N(0, s^2) are logits of variance width * s^2; the mean of exp(logit) over
+        # the vocabulary raises the loss of a uniform guess, ln vocab, by half of that.
+        first, expected = self.first_loss.item(), math.log(self.size.vocab) + self.size.width * INIT_STD**2 / 2
+        assert abs(first - expected) < 0.1, f"{self.stage.name}: first loss {first:.4f}, expected {expected:.4f}"
         assert last < first, f"{self.stage.name}: loss {last:.4f} is not below the first, {first:.4f}"

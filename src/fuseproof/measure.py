@@ -18,14 +18,15 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from fuseproof import counts, gpu
-from fuseproof.clock import Clock, DeviceClock, IterationClock, RecordedClock, WallClock, quantiles_ns
+from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
+from fuseproof.counts import Counts, ProfilerClock
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
 from fuseproof.subjects import Subject
 
 __all__ = ["Key", "Measurements", "Plan"]
 
 _PEAK_CALLS = 3  # the first may make optimizer state; the peak is there from the second on
-_PROFILED_ROUNDS = 9
+_PROFILED_ROUNDS = 15
 _PROFILED_ITERATIONS = 3
 
 
@@ -106,7 +107,11 @@ class Measurements:
     def ceilings(self) -> Ceilings:
         """The machine's ceilings, measured on first use; that is also the preheat."""
         refuse_reduced_precision(self.device)
-        return measure_ceilings(self.device)
+        ceilings = measure_ceilings(self.device)
+        # What lives now (torch, pytest, the collected tests) stays; looking through it at every collection takes 0.1 s.
+        gc.collect()
+        gc.freeze()
+        return ceilings
 
     def to_json(self) -> dict[str, Any]:
         """Return what a run's file says of the machine as measured: its ceilings and the device clock's constant."""
@@ -143,24 +148,22 @@ class Measurements:
         benchmark.pedantic(clock.run, args=(subject,), rounds=plan.rounds, iterations=1)
         after = gpu.snapshot()
         own_ns = statistics.median(clock.rounds_ns)
-        record = {
+        record: dict[str, Any] = {
             "key": str(plan.key),
             "method": _method_hash(plan, clock),
             "clock": clock.name,
-            "metrics": {f"{clock.own_metric}_ns": own_ns},
-            "quantiles": {clock.own_metric: _rounded(quantiles_ns(clock.rounds_ns))},
-            "rates": _rounded(ceilings.rates(plan.work, own_ns), 4),
-            "gpu": after and {"before": before and dataclasses.asdict(before), "after": dataclasses.asdict(after)},
+            "metrics": {f"{clock.own_metric}_ns": round(own_ns, 1)},
+            "rates": {name: round(rate, 4) for name, rate in ceilings.rates(plan.work, own_ns).items()},
+            "gpu": _gpu_record(before, after, clock),
             "invalid": [*clock.invalid, *gpu.spoiled(before, after)],
             "discarded_rounds": clock.discarded,
         }
         if peak_bytes is not None:
             record["metrics"]["peak_bytes"] = peak_bytes
         if clock.host_ns:
-            record["metrics"]["host_time_ns"] = statistics.median(clock.host_ns)
-            record["quantiles"]["host_time"] = _rounded(quantiles_ns(clock.host_ns))
-        if isinstance(clock, DeviceClock):
-            record["sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
+            q1, median, q3 = statistics.quantiles(clock.host_ns, method="inclusive")
+            record["metrics"]["host_time_ns"] = round(median, 1)
+            record["host_time_quartiles_ns"] = [round(q1, 1), round(q3, 1)]
         if plan.work.moved_bytes is not None:
             record["moved_bytes"] = plan.work.moved_bytes
         if plan.work.flops is not None:
@@ -168,7 +171,10 @@ class Measurements:
         if plan.about:
             record["about"] = dict(plan.about)
         benchmark.extra_info["fuseproof"] = record
-        self.pending.append(_Pending(benchmark.fullname, plan, record))
+        if isinstance(clock, ProfilerClock):
+            _add_counts(record, counts.count_rounds(clock.traces))
+        else:
+            self.pending.append(_Pending(benchmark.fullname, plan, record))
 
     def _clock(self, plan: Plan) -> Clock:
         if plan.clock == "iteration":
@@ -176,25 +182,23 @@ class Measurements:
         if self.device.type == "cpu":
             return WallClock()
         if plan.clock == "profiled":
-            return RecordedClock(self._record_union, plan.rounds)
+            return ProfilerClock(plan.rounds)
         return DeviceClock(self.device)
 
-    @staticmethod
-    def _record_union(call: Callable[[], Any], rounds: int) -> list[float]:
-        return [trace.union_ns for trace in counts.trace_rounds(call, rounds, None)]
-
     def _peak(self, plan: Plan) -> tuple[Subject, int | None]:
-        """Build and call; return the subject and the peak of allocated memory above what was allocated before."""
-        self._settle()
+        """Build and call; return the subject and the peak of requested memory above what was there before.
+
+        Requested, not allocated: the caching allocator hands out whole blocks, whose sizes depend on what ran before.
+        """
         if self.device.type == "cpu":
             return plan.build(), None  # the profiler's pass reads it
-        before = torch.cuda.memory_allocated(self.device)
+        before = torch.cuda.memory_stats(self.device)["requested_bytes.all.current"]
         torch.cuda.reset_peak_memory_stats(self.device)
         subject = plan.build()
         for _ in range(_PEAK_CALLS):
             subject()
         torch.cuda.synchronize()
-        return subject, torch.cuda.max_memory_allocated(self.device) - before
+        return subject, torch.cuda.memory_stats(self.device)["requested_bytes.all.peak"] - before
 
     def _settle(self) -> None:
         gc.collect()
@@ -203,7 +207,7 @@ class Measurements:
             torch.cuda.empty_cache()
 
     def profile_pending(self) -> Iterator[tuple[str, Exception | None]]:
-        """Run the profiler passes of everything measured so far; yield each test's id with what went wrong, if anything.
+        """Run the profiler passes of everything measured so far; yield each test's id and its error, if any.
 
         Profiling slows later host work: call it after the session's last timed round.
         """
@@ -226,30 +230,41 @@ class Measurements:
             record["metrics"]["peak_bytes"] = seen.peak_bytes
             record["counts"] = {"dispatcher_ops": seen.dispatcher_ops}
             return
+        clock = DeviceClock(self.device) if plan.clock == "kernel" else None
         subject = plan.build()
         for _ in range(_PEAK_CALLS):
             subject()
-        clock: DeviceClock | None = None
-        if plan.clock == "kernel":
-            clock = DeviceClock(self.device)
+        if clock is not None:
             clock.prepare(subject)
         allocations = torch.cuda.memory_stats(self.device)["allocation.all.allocated"]
         subject()
         allocations = torch.cuda.memory_stats(self.device)["allocation.all.allocated"] - allocations
-        rounds = _PROFILED_ROUNDS if plan.clock == "kernel" else _PROFILED_ITERATIONS
+        rounds = _PROFILED_ITERATIONS if clock is None else _PROFILED_ROUNDS
         seen_rounds = counts.count_rounds(counts.trace_rounds(subject, rounds, clock))
-        record["metrics"]["launches"] = seen_rounds.launches
+        _add_counts(record, seen_rounds)
+        record["counts"]["allocations"] = allocations
         if plan.clock == "iteration" and seen_rounds.union_ns is not None:
             record["metrics"]["device_time_ns"] = seen_rounds.union_ns
-        record["counts"] = {
-            "dispatcher_ops": seen_rounds.dispatcher_ops,
-            "synchronisations": seen_rounds.synchronisations,
-            "allocations": allocations,
-            "stable": seen_rounds.stable,
-        }
-        record["kernels"] = seen_rounds.kernels
-        record["kernels_hash"] = seen_rounds.kernels_hash
-        record["profiler"] = {"span_ns": seen_rounds.span_ns, "union_ns": seen_rounds.union_ns}
+
+
+def _gpu_record(before: gpu.GpuState | None, after: gpu.GpuState | None, clock: Clock) -> dict[str, Any] | None:
+    """Return the GPU's state around the rounds, and the SM clock that the spins were measured at."""
+    if before is None or after is None:
+        return None
+    record: dict[str, Any] = {name: [value, getattr(after, name)] for name, value in dataclasses.asdict(before).items()}
+    if isinstance(clock, DeviceClock):
+        record["spin_sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
+    return record
+
+
+def _add_counts(record: dict[str, Any], seen: Counts) -> None:
+    record["metrics"]["launches"] = seen.launches
+    record["counts"] = {"dispatcher_ops": seen.dispatcher_ops, "synchronisations": seen.synchronisations}
+    if not seen.stable:
+        record["counts"]["unstable"] = True
+    record["kernels"] = seen.kernels
+    record["kernels_hash"] = seen.kernels_hash
+    record["profiler"] = {"span_ns": seen.span_ns, "union_ns": seen.union_ns}
 
 
 def _once(plan: Plan, benchmark: BenchmarkFixture) -> None:
@@ -261,7 +276,3 @@ def _once(plan: Plan, benchmark: BenchmarkFixture) -> None:
 def _method_hash(plan: Plan, clock: Clock) -> str:
     method = {**clock.describe(), **plan.method, "rounds": plan.rounds}
     return hashlib.sha256(json.dumps(method, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _rounded(values: Mapping[str, float], digits: int = 1) -> dict[str, float]:
-    return {name: round(value, digits) for name, value in values.items()}

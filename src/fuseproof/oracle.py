@@ -11,22 +11,27 @@ __all__ = ["AdamHyper", "LayerNormResult", "adam_update", "layer_norm"]
 
 @dataclass(frozen=True)
 class AdamHyper:
-    """Adam's hyper-parameters as the arithmetic under test sees them: already rounded to the dtype it takes them in."""
+    """Adam's hyper-parameters, with the dtypes in which the arithmetic under test takes them.
+
+    Attributes:
+        lr, betas, eps, weight_decay: as the user gave them.
+        decoupled: AdamW's weight decay instead of an L2 term in the gradient.
+        dtype: in which lr, betas, eps and decay enter update and moments.
+        bias_dtype: in which the betas enter the bias correction. 1 - 0.999^2 with beta2 in FP32 is off by 1.3e-5.
+
+    """
 
     lr: float
-    beta1: float
-    beta2: float
+    betas: tuple[float, float]
     eps: float
     weight_decay: float
     decoupled: bool
+    dtype: torch.dtype = torch.float64
+    bias_dtype: torch.dtype = torch.float64
 
-    def rounded(self, dtype: torch.dtype) -> AdamHyper:
-        """Return these values rounded to `dtype`, as an implementation that takes them in `dtype` uses them."""
 
-        def r(value: float) -> float:
-            return torch.tensor(value, dtype=torch.float64).to(dtype).double().item()
-
-        return AdamHyper(r(self.lr), r(self.beta1), r(self.beta2), r(self.eps), r(self.weight_decay), self.decoupled)
+def _as(dtype: torch.dtype, value: float) -> float:
+    return torch.tensor(value, dtype=torch.float64).to(dtype).double().item()
 
 
 def adam_update(
@@ -44,22 +49,24 @@ def adam_update(
     Args:
         param, grad, exp_avg, exp_avg_sq: equal shapes, any floating dtype; state before the step.
         step: the number of this step; the first is 1.
-        hyper: hyper-parameters, rounded as the implementation takes them.
+        hyper: hyper-parameters and the dtypes in which the implementation takes them.
 
     Returns:
         (update, exp_avg, exp_avg_sq) after the step, float64; the new parameter is ``param + update``.
 
     """
+    lr, beta1, beta2, eps, decay = (
+        _as(hyper.dtype, value) for value in (hyper.lr, *hyper.betas, hyper.eps, hyper.weight_decay)
+    )
+    correction1, correction2 = (1 - _as(hyper.bias_dtype, beta) ** step for beta in hyper.betas)
     p, g = param.double(), grad.double()
     if not hyper.decoupled:
-        g = g + hyper.weight_decay * p
-    m = hyper.beta1 * exp_avg.double() + (1 - hyper.beta1) * g
-    v = hyper.beta2 * exp_avg_sq.double() + (1 - hyper.beta2) * g * g
-    m_hat = m / (1 - hyper.beta1**step)
-    v_hat = v / (1 - hyper.beta2**step)
-    update = -hyper.lr * m_hat / (v_hat.sqrt() + hyper.eps)
+        g = g + decay * p
+    m = beta1 * exp_avg.double() + (1 - beta1) * g
+    v = beta2 * exp_avg_sq.double() + (1 - beta2) * g * g
+    update = -lr * (m / correction1) / ((v / correction2).sqrt() + eps)
     if hyper.decoupled:
-        update = update - hyper.lr * hyper.weight_decay * p
+        update = update - lr * decay * p
     return update, m, v
 
 

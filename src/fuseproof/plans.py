@@ -20,8 +20,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Rounds are a fixed part of the method. On an H200 they keep a kernel's benchmark below 0.4 s and a stage's below 3 s.
 _KERNEL_ROUNDS = 60
 _LARGE_SET_ROUNDS = 30  # a hundred million parameters: milliseconds a round
-_MANY_TENSORS_ROUNDS = 20  # the host needs milliseconds, and the spin twice as long
-_PROFILED_ROUNDS = 5
+_MANY_TENSORS_ROUNDS = 10  # the host needs up to 35 ms, and the spin half as long again
+_PROFILED_ROUNDS = 3
 _ITERATIONS = {"tiny": 40, "launch_bound": 40, "gpt2_small": 10, "gpt2_medium": 6}
 _CPU_KERNEL_ROUNDS = 20
 _CPU_ITERATIONS = {"tiny": 20, "launch_bound": 5}

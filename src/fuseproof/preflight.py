@@ -67,8 +67,11 @@ class Report:
 
     def header_line(self) -> str:
         """Hardware, driver, CUDA, torch and Apex in one line."""
-        unwell = [finding for finding in self.about("apex", *machine.APEX_EXTENSIONS) if finding.status != "ok"]
-        if not unwell:
+        looked_at = self.about("apex", *machine.APEX_EXTENSIONS)
+        unwell = [finding for finding in looked_at if finding.status != "ok"]
+        if not looked_at:
+            apex = "not looked at (see `fuseproof doctor`)"
+        elif not unwell:
             apex = f"{'+'.join(machine.APEX_EXTENSIONS)} (sha {machine.apex_hash()})"
         elif unwell[0].code == "apex.absent":
             apex = "absent"
@@ -100,7 +103,7 @@ def examine() -> Report:
     try:
         import torch
     except (ImportError, OSError) as error:
-        sentence = f"torch cannot be loaded ({str(error).splitlines()[0]}): reinstall it, see {_GET_TORCH}."
+        sentence = f"torch cannot be loaded ({_first_line(error)}): reinstall it, see {_GET_TORCH}."
         return Report("no torch", f"Python {sys.version.split()[0]}", (Finding("torch.broken", "broken", sentence),))
     driver = gpu.ask(gpu.nvml(), "nvmlSystemGetDriverVersion")
     here = machine.identify()
@@ -137,7 +140,14 @@ def _examine_gpu(driver: str | None, hardware: str) -> Finding:
 
     running, cuda = _running(), torch.version.cuda
     if gpu.visible_uuid() is not None:
-        return Finding("gpu.ok", "ok", f"{running} can use {hardware} ({_this_sm()}) with driver {driver}.")
+        return Finding(
+            "gpu.ok", "ok", f"{running} can use {hardware} ({_this_sm()}) with driver {driver or 'unknown'}."
+        )
+    if failure := gpu.nvml_failure():
+        sentence = (
+            f"The NVIDIA driver does not answer ({failure}): reboot after a driver upgrade, or reinstall the driver."
+        )
+        return Finding("gpu.broken", "broken", sentence)
     if driver is None:
         return Finding("gpu.absent", "missing", f"No NVIDIA driver is here: {running} runs on the CPU.")
     if cuda is None:
@@ -163,7 +173,7 @@ def _examine_gpu(driver: str | None, hardware: str) -> Finding:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         said = "it gives no reason"
     except RuntimeError as error:
-        said = str(error).splitlines()[0]
+        said = _first_line(error)
     return Finding("torch.broken", "broken", f"{running} finds no GPU although driver {driver} lists one: {said}.")
 
 
@@ -352,3 +362,7 @@ def _this_sm() -> str:
 
     major, minor = torch.cuda.get_device_capability(0)
     return f"sm_{major}{minor}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")

@@ -73,7 +73,7 @@ def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -
     before: Benchmark | None = None
     for row in rows:
         record = _record(row)
-        metrics, spread = record["metrics"], record["quantiles"]["iteration_time"]
+        metrics, stats = record["metrics"], row["stats"]
         time_ns = _iteration_ns(row)
         device_ns, peak = metrics.get("device_time_ns"), metrics.get("peak_bytes")
         old = compared.get(record["key"])
@@ -82,7 +82,7 @@ def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -
             (
                 record["about"]["stage"] + (" INVALID" if record["invalid"] else ""),
                 f"{time_ns / 1e6:.2f}",
-                f"{(spread['q3'] - spread['q1']) / spread['median']:.1%}",
+                f"{(stats['q3'] - stats['q1']) / stats['median']:.1%}",
                 _number(None if device_ns is None else device_ns / 1e6, ".2f"),
                 f"{_tokens(row) / time_ns * 1e9:,.0f}",
                 _number(None if peak is None else peak / 2**20, ",.1f"),

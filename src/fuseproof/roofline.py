@@ -81,18 +81,26 @@ class Ceilings:
 
 
 def _median_s(call: Callable[[], Any], seconds: float, device: torch.device) -> float:
-    """Return the median duration of `call` over `seconds` of repetition, at least five calls."""
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    """Return the median duration of `call` over `seconds` of repetition, at least five calls, on the device's clock."""
     call()
-    synchronize()
     samples = []
     deadline = time.perf_counter() + seconds
     while len(samples) < 5 or time.perf_counter() < deadline:
-        start = time.perf_counter()
-        call()
-        synchronize()
-        samples.append(time.perf_counter() - start)
+        samples.append(_timed_s(call, device))
     return statistics.median(samples)
+
+
+def _timed_s(call: Callable[[], Any], device: torch.device) -> float:
+    if device.type == "cpu":
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e-3
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:

@@ -90,11 +90,13 @@ class AdamStep:
         """Take one step and compare every update and moment with FP64; the step count is ours."""
         hyper = oracle.AdamHyper(
             self.settings.lr,
-            *self.settings.betas,
+            self.settings.betas,
             self.settings.eps,
             self.settings.weight_decay,
             self.settings.decoupled,
-        ).rounded(self.candidate.hyper_dtype)
+            self.candidate.hyper_dtype,
+            self.candidate.bias_dtype(self.params[0].device),
+        )
         if self.steps == 0:
             self()  # the optimizers make their state in the first step
         before = [self._flat(group) for group in self._groups()]
@@ -162,9 +164,10 @@ class LayerNormForward:
         self.candidate = candidate
         with device:
             self.module = self.candidate.build(hidden, _EPS).to(device=device, dtype=dtype)
+        self.weight, self.bias = self.module.get_parameter("weight"), self.module.get_parameter("bias")
         with torch.no_grad():
-            self.module.weight.copy_(1 + 0.2 * normal(hidden))
-            self.module.bias.copy_(0.2 * normal(hidden))
+            self.weight.copy_(1 + 0.2 * normal(hidden))
+            self.bias.copy_(0.2 * normal(hidden))
         self.x = normal(rows, hidden).requires_grad_()
         self.dy = normal(rows, hidden)
         self.case = f"{candidate.name}, {rows}x{hidden}, {dtype}"
@@ -176,12 +179,11 @@ class LayerNormForward:
 
     def gradients(self) -> tuple[torch.Tensor, ...]:
         """Run forward and backward; return (dx, dgamma, dbeta)."""
-        return torch.autograd.grad(self.module(self.x), (self.x, self.module.weight, self.module.bias), self.dy)
+        return torch.autograd.grad(self.module(self.x), (self.x, self.weight, self.bias), self.dy)
 
     def check(self) -> None:
         """Compare y, dx, dgamma and dbeta with FP64, each by the sum of its absolute terms."""
-        weight, bias = self.module.weight.detach(), self.module.bias.detach()
-        expected = oracle.layer_norm(self.x.detach(), weight, bias, self.dy, _EPS)
+        expected = oracle.layer_norm(self.x.detach(), self.weight.detach(), self.bias.detach(), self.dy, _EPS)
         y = self.module(self.x).detach()
         dx, dgamma, dbeta = self.gradients()
         eps, eps32 = eps_of(self.x.dtype), eps_of(torch.float32)

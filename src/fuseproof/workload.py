@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["SIZES", "Size", "Transformer", "batches", "text_hash"]
+__all__ = ["INIT_STD", "SIZES", "Size", "Transformer", "batches", "text_hash"]
 
 NormFactory = Callable[[int, float], nn.Module]
 
 _NORM_EPS = 1e-5
-_INIT_STD = 0.02  # GPT-2 (Radford et al. 2019)
+INIT_STD = 0.02  # GPT-2 (Radford et al. 2019)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class _Block(nn.Module):
         )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, context, width))
-        return x + self.down(functional.gelu(self.up(self.norm_2(x))))
+        out: torch.Tensor = x + self.down(functional.gelu(self.up(self.norm_2(x))))
+        return out
 
 
 class Transformer(nn.Module):
@@ -132,7 +133,7 @@ class Transformer(nn.Module):
         generator = torch.Generator(self.token.weight.device).manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
-                parameter.normal_(0, _INIT_STD, generator=generator)
+                parameter.normal_(0, INIT_STD, generator=generator)
             elif name.endswith("bias"):
                 parameter.zero_()
 

@@ -106,7 +106,8 @@ sys.addaudithook(_note_open)  # sees every way to open a file; cannot be removed
 def opened_files() -> Iterator[list[str]]:
     """Record the paths that this process opens."""
     global _opened
-    _opened = seen = []
+    seen: list[str] = []
+    _opened = seen
     try:
         yield seen
     finally:
@@ -114,7 +115,7 @@ def opened_files() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def unprivileged(monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
+def unprivileged() -> Iterator[History]:
     """A history in a folder that everybody may enter, used by somebody who is not root."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
@@ -206,6 +207,7 @@ class TestNames:
             "0001_20260101T120000Z_N1_aa.json",
             "0001_20260101T120000Z_n1.json",
             "0001_20260101T120000Z_n1_aa_.json",
+            "0001_20260101T120000Z_n1_aa.json.json",
             "0001_20260101T120000Z_n1_aa_x y.json",
             "\u0660\u0660\u0660\u0661_20260101T120000Z_n1_aa.json",
             "0001_20260101T120000Z_n1_aa\n.json",
@@ -277,8 +279,15 @@ class TestOrder:
 
     def test_time_then_number_then_uid(self, history: History) -> None:
         """The time written outranks the number, since merged hosts repeat numbers."""
-        wanted = [name(9, 1, "a"), name(1, 2, "b"), name(2, 2, "b", "aa"), name(2, 2, "b", "ab"), name(1, 3, "c")]
-        for each in (wanted[i] for i in (3, 0, 4, 2, 1)):
+        wanted = [
+            name(12, 1, "n"),
+            name(1, 2, "n"),
+            name(9999, 2, "n", "a", "label"),
+            name(9999, 2, "n", "a0"),  # sorted as text, this would come before the line above
+            name(10000, 2, "n"),  # and this before both
+            name(1, 3, "n"),
+        ]
+        for each in reversed(wanted):
             put(history, each)
 
         assert wanted == [file.path.name for file in history.files(MACHINE)]
@@ -486,12 +495,18 @@ class TestPoison:
         with pytest.raises(HistoryError, match=r"nothing saved: machine_info(\.x| has a key)"):
             history.save(MACHINE, {**sound(), "machine_info": value}, "n1")
 
-    def test_document_that_contains_itself_is_refused(self, history: History) -> None:
+    @pytest.mark.parametrize("at", [("machine_info",), (*RECORD, "quantiles")], ids=["machine-info", "quantiles"])
+    def test_document_that_contains_itself_is_refused(self, history: History, at: tuple[str | int, ...]) -> None:
         """A circular document ends in a HistoryError, not in a RecursionError."""
+        circle: dict[str, Any] = {}
+        circle["self"] = circle
         document = sound()
-        document["machine_info"]["self"] = document
+        holder: Any = document
+        for step in at[:-1]:
+            holder = holder[step]
+        holder[at[-1]] = circle
 
-        with pytest.raises(HistoryError, match="nested more than"):
+        with pytest.raises(HistoryError, match=rf"nothing saved: .*{at[-1]}\.self\.self"):
             history.save(MACHINE, document, "n1")
 
     def test_zero_is_a_number(self, history: History) -> None:
@@ -578,6 +593,21 @@ class TestGarbage:
             with pytest.raises(HistoryError, match=rf"{MACHINE}: cannot be listed \(Permission denied\)"):
                 use(MACHINE)
         (unprivileged.root / MACHINE).chmod(0o700)
+        for mode in (0, 0o444):
+            unprivileged.root.chmod(mode)
+            with pytest.raises(HistoryError, match=r"bench_history.*: cannot be listed \(Permission denied\)"):
+                unprivileged.machines()
+        unprivileged.root.chmod(0o700)
+
+    def test_machine_folder_that_leads_nowhere(self, history: History) -> None:
+        """A link in a circle among the machines is a sentence; a dangling one is no machine."""
+        put(history, name(1, 1, "n1"))
+        (history.root / "dangling").symlink_to("nowhere")
+        assert history.machines() == {MACHINE: 1}
+
+        (history.root / "circle").symlink_to("circle")
+        with pytest.raises(HistoryError, match=r"bench_history: cannot be listed \(Too many levels"):
+            history.machines()
 
     def test_root_that_is_a_file(self, history: History) -> None:
         """A file in the history's place cannot pass for an empty history."""
@@ -859,6 +889,7 @@ def three_nights(history: History) -> History:
     for i in (1, 2, 3):
         put(history, name(i, i, f"n{i}", label="before" if i == 2 else ""))
     put(history, name(7, 7, "n7"), machine="a100-pcie")
+    (history.root / "README.md").touch()
     return history
 
 
@@ -927,7 +958,9 @@ class TestSelect:
             assert runs == []
             assert [reason in each.reason for each in set_aside] == [True]
 
-    @pytest.mark.parametrize("spec", ["9", "no-such-label", "tests/kernels", "", "x" * 5000, "[", f"{MACHINE}/"])
+    @pytest.mark.parametrize(
+        "spec", ["9", "no-such-label", "a100-pcie/3", "tests/kernels", "", "x" * 5000, "[", f"{MACHINE}/"]
+    )
     def test_nothing_matches(self, three_nights: History, spec: str) -> None:
         """The sentence says what this machine has; runs of others that would not match either are no help."""
         with pytest.raises(HistoryError) as refused:
@@ -952,7 +985,9 @@ class TestSelect:
         for i in range(6):
             put(three_nights, name(1, 1, "n1"), machine=f"b100-{i}")
 
-        with pytest.raises(HistoryError, match=r"b200 has no run yet, .*: b100-0 .*, b100-4 \(.*\) and 2 more; give"):
+        with pytest.raises(
+            HistoryError, match=r"b200 has no run yet, .*: b100-0 .*, b100-4 \(1 run\(s\)\) and 2 more; give"
+        ):
             three_nights.select("b200", "1")
 
     @given(st.text(max_size=12))

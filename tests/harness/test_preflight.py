@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,8 +45,11 @@ class cuda:
 """
 NVML = """
 class NVMLError(Exception): pass
+class NVMLError_LibraryNotFound(NVMLError): pass
+class NVMLError_DriverNotLoaded(NVMLError): pass
 def nvmlInit():
-    if not {driver!r}: raise NVMLError
+    if {mismatch!r}: raise NVMLError("Driver/library version mismatch")
+    if not {driver!r}: raise NVMLError_LibraryNotFound
 nvmlSystemGetDriverVersion = lambda: {driver!r}
 nvmlSystemGetCudaDriverVersion = lambda: {driver_cuda!r}
 nvmlDeviceGetCount = lambda: {gpus!r}
@@ -91,6 +95,7 @@ class Hardware:
     driver: str | None = "580.159"
     driver_cuda: int = 13000
     gpus: int = 1
+    mismatch: bool = False
 
 
 H200 = Hardware()
@@ -207,8 +212,10 @@ def test_all_well(doctor, apex, site):
 
     assert diagnosis.status == 0
     assert diagnosis.codes == {"gpu.ok": "ok", "amp_C.ok": "ok", "fused_layer_norm_cuda.ok": "ok"}
-    assert diagnosis.header.startswith(
-        "fuseproof: NVIDIA H200, driver 580.159, CUDA 13.0, torch 2.11.0+cu130, apex amp_C+fused_layer_norm_cuda (sha "
+    assert re.fullmatch(
+        r"fuseproof: NVIDIA H200, driver 580\.159, CUDA 13\.0, torch 2\.11\.0\+cu130, "
+        r"apex amp_C\+fused_layer_norm_cuda \(sha [0-9a-f]{12}\)",
+        diagnosis.header,
     )
     assert f"loads and runs (from {site}/amp_C.py, sha " in diagnosis.sentence("amp_C.ok")
     assert "sm_90" in diagnosis.sentence("gpu.ok")
@@ -317,9 +324,15 @@ def test_no_kernel_for_this_gpu(doctor, apex, tmp_path):
     assert "this GPU (sm_90), it was built for sm_80, sm_86: rebuild Apex as" in diagnosis.sentence("amp_C.no_kernel")
 
 
-def test_architectures_are_unknown_without_cuobjdump(doctor, apex):
-    """Without CUDA's tools nothing is claimed about the architectures."""
+@pytest.mark.parametrize("script", [None, "#!/bin/sh\n"], ids=["no-cuobjdump", "nothing-listed"])
+def test_architectures_are_not_guessed(doctor, apex, tmp_path, script):
+    """Where CUDA's tool is absent or lists nothing, nothing is claimed about the architectures."""
     apex(amp_C=NO_KERNEL_IMAGE)
+    if script:
+        tool = tmp_path / "bin" / "cuobjdump"
+        tool.parent.mkdir()
+        tool.write_text(script)
+        tool.chmod(0o755)
 
     assert "built for unknown architectures" in doctor().sentence("amp_C.no_kernel")
 
@@ -395,6 +408,14 @@ def test_apex_without_a_gpu_is_loaded_but_not_run(doctor, apex):
             "Driver 550.54 knows CUDA up to 12.4, torch 2.11.0+cu130 needs 13.0",
             id="driver-too-old",
         ),
+        pytest.param(
+            Hardware(gpu=False, mismatch=True),
+            {},
+            "gpu.broken",
+            21,
+            "does not answer (Driver/library version mismatch): reboot",
+            id="driver-upgraded-without-a-reboot",
+        ),
         pytest.param(Hardware(gpu=False, gpus=0), {}, "gpu.absent", 0, "finds no GPU", id="driver-without-gpu"),
         pytest.param(H200, {"CUDA_VISIBLE_DEVICES": ""}, "gpu.hidden", 0, "unset it", id="gpu-hidden"),
         pytest.param(
@@ -441,12 +462,13 @@ def test_torch_that_cannot_be_loaded(doctor, install):
 
     assert diagnosis.status == 21
     assert diagnosis.codes == {"torch.broken": "broken"}
+    assert diagnosis.header.endswith("apex not looked at (see `fuseproof doctor`)")
     assert "(libcudnn.so.9: cannot open shared object file)" in diagnosis.sentence("torch.broken")
 
 
 def test_noise_of_packages_is_not_output(doctor, apex):
     """What an extension prints disturbs neither the probe nor the JSON."""
-    apex(amp_C="print('hello', end='')\n" + ADAM_KERNEL)
+    apex(amp_C=f"print('hello', end='')\n{ADAM_KERNEL.replace('return', 'print(0, end=str()); return')}")
 
     assert doctor().codes["amp_C.ok"] == "ok"
 

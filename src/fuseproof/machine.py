@@ -126,7 +126,7 @@ def inventory() -> dict[str, str]:
     import torch
 
     driver = gpu.ask(gpu.nvml(), "nvmlSystemGetDriverVersion")
-    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    cudnn = torch.backends.cudnn.version()
     versions = {
         "driver": str(driver or ABSENT),
         "cuda": torch.version.cuda or ABSENT,

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from fuseproof import counts, gpu
+from fuseproof import counts, gpu, preflight
 from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
@@ -106,6 +106,7 @@ class Measurements:
     @cached_property
     def ceilings(self) -> Ceilings:
         """The machine's ceilings, measured on first use; that is also the preheat."""
+        preflight.examine()  # its child uses the GPU: let it end before anything is timed
         refuse_reduced_precision(self.device)
         ceilings = measure_ceilings(self.device)
         # What lives now (torch, pytest, the collected tests) stays; looking through it at every collection takes 0.1 s.

@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from fuseproof import gpu
+from fuseproof import apex_probe, gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
 
 
@@ -41,13 +41,16 @@ def _settings(config: pytest.Config) -> Settings | None:
 
 @pytest.hookimpl(tryfirst=True)  # before any conftest, which may touch CUDA
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Give an xdist worker its GPU."""
+    """Give an xdist worker its GPU, and begin to look at Apex while this process imports torch."""
     if _settings(early_config) is None:
         return
     # torch's profiler writes a line to stderr at every use unless this says otherwise before torch is imported.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     gpu.mark_root(os.environ)
     gpu.pin_worker(os.environ)
+    if "PYTEST_XDIST_WORKER" not in os.environ and all(map(machine.extension_file, machine.APEX_EXTENSIONS)):
+        apex_probe.start(machine.APEX_EXTENSIONS)
+        early_config.add_cleanup(apex_probe.abandon)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads the options that are taken over here

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,11 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
-from fuseproof import gpu, machine
-
-# The first import of torch from a cold network disk takes a minute.
-_PROBE_TIMEOUT_S: Final = 180
-_EVENT: Final = "fuseproof-probe:"
+from fuseproof import apex_probe, gpu, machine
 
 _NVIDIA_SUMMARY: Final = "PyTorch Extensions written by NVIDIA"
 _GET_APEX: Final = (
@@ -170,7 +165,7 @@ def _examine_gpu(driver: str | None, hardware: str) -> Finding:
         )
         return Finding("torch.driver_too_old", "broken", sentence)
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
         said = "it gives no reason"
     except RuntimeError as error:
         said = _first_line(error)
@@ -216,54 +211,11 @@ def _wrong_project(package: Path) -> str:
     return f"The package `apex` {said}, it is not NVIDIA's: uninstall it and install NVIDIA Apex {_GET_APEX}."
 
 
-def probe(names: Sequence[str]) -> None:
-    """Load each extension and run it once on the GPU, if there is one. For a child process: it may not survive this."""
-    sys.excepthook = lambda kind, error, _: _tell("error", f"{kind.__name__}: {error}")
-    import torch
-
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        torch.ones(1, device="cuda").item()
-    _tell("torch", "runs on the GPU" if on_gpu else "loads")
-    for name in names:
-        importlib.import_module(name)
-        _tell("loaded", name)
-        if on_gpu:
-            _TINY_CALLS[name]()
-        _tell("done", name)
-
-
-def _tell(event: str, value: str) -> None:
-    print(f"\n{_EVENT}{json.dumps([event, value])}", flush=True)  # a process that is killed writes no buffers
-
-
-def _tiny_adam() -> None:
-    import torch
-
-    weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
-    weight.grad = torch.ones(1, device="cuda")
-    importlib.import_module("apex.optimizers").FusedAdam([weight], lr=0.5).step()
-    if abs(weight.item() - 0.5) > 1e-3:  # Adam's first step is lr in the direction of the gradient
-        raise ArithmeticError(f"a step from 1 with gradient 1 and lr 0.5 gives {weight.item()}, not 0.5")
-
-
-def _tiny_layer_norm() -> None:
-    import torch
-
-    layer = importlib.import_module("apex.normalization").FusedLayerNorm(8).cuda()
-    last = layer(torch.arange(8.0, device="cuda").view(1, 8)).tolist()[0][-1]
-    if not abs(last - 1.5275) < 1e-3:  # (7 - 3.5) / sqrt(5.25); so written, NaN fails as well
-        raise ArithmeticError(f"the last of 0..7 is normalised to {last}, not to 1.5275")
-
-
-_TINY_CALLS: Final = {"amp_C": _tiny_adam, "fused_layer_norm_cuda": _tiny_layer_norm}
-
-
 def _probe_all(files: dict[str, Path]) -> Iterable[Finding]:
     """Load and run all extensions in one child; after one that fails, the rest in another."""
     names = list(files)
     while names:
-        told, failure = _run_probe(names)
+        told, failure = apex_probe.outcome(names)
         if not told["torch"]:
             yield Finding("torch.broken", "broken", f"{_running()} fails on this machine: {failure}; see {_GET_TORCH}.")
             return
@@ -276,32 +228,6 @@ def _probe_all(files: dict[str, Path]) -> Iterable[Finding]:
             name = names.pop(0)
             how, sentence = _diagnose(name, files[name], name in told["loaded"], failure)
             yield Finding(f"{name}.{how}", "broken", sentence)
-
-
-def _run_probe(names: Sequence[str]) -> tuple[dict[str, list[str]], str]:
-    """Run `probe` in a child that finds modules where this process does: what it told, and why it got no further."""
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    command = [sys.executable, "-P", "-c", f"from fuseproof.preflight import probe; probe({list(names)})"]
-    environ = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        timed_out = False
-        try:
-            out, err = child.communicate(timeout=_PROBE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-            child.kill()
-            out, err = child.communicate()
-    told: dict[str, list[str]] = {"torch": [], "loaded": [], "done": [], "error": []}
-    for line in out.decode(errors="replace").splitlines():
-        if line.startswith(_EVENT):
-            event, value = json.loads(line.removeprefix(_EVENT))
-            told[event].append(value)
-    if timed_out:
-        return told, f"no answer within {_PROBE_TIMEOUT_S} s"
-    if child.returncode < 0:
-        return told, f"its process died of {signal.Signals(-child.returncode).name}"
-    said = (told["error"] or err.decode(errors="replace").strip().splitlines()[-1:] or ["no message"])[0]
-    return told, said.strip().splitlines()[0].rstrip(".")
 
 
 def _diagnose(name: str, file: Path, loaded: bool, failure: str) -> tuple[str, str]:

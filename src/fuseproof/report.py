@@ -69,7 +69,7 @@ def _first_stage(rows: Sequence[Benchmark]) -> Benchmark | None:
 
 def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -> list[tuple[str, ...]]:
     first = _first_stage(rows)
-    table = []
+    table: list[tuple[str, ...]] = []
     before: Benchmark | None = None
     for row in rows:
         record = _record(row)

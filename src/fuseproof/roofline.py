@@ -83,7 +83,7 @@ class Ceilings:
 def _median_s(call: Callable[[], Any], seconds: float, device: torch.device) -> float:
     """Return the median duration of `call` over `seconds` of repetition, at least five calls, on the device's clock."""
     call()
-    samples = []
+    samples: list[float] = []
     deadline = time.perf_counter() + seconds
     while len(samples) < 5 or time.perf_counter() < deadline:
         samples.append(_timed_s(call, device))
@@ -100,7 +100,7 @@ def _timed_s(call: Callable[[], Any], device: torch.device) -> float:
     call()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) * 1e-3
+    return float(start.elapsed_time(end)) * 1e-3
 
 
 def measure_ceilings(device: torch.device) -> Ceilings:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fuseproof
-from fuseproof import cli, preflight
+from fuseproof import apex_probe, cli, preflight
 
 NVIDIA = "PyTorch Extensions written by NVIDIA"
 
@@ -478,9 +478,9 @@ def test_extension_that_hangs(apex, install, site, monkeypatch):
     apex(amp_C="import time; time.sleep(60)")
     install({"torch.py": TORCH.format(**vars(LAPTOP))})
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(preflight, "_PROBE_TIMEOUT_S", 2)
+    monkeypatch.setattr(apex_probe, "_TIMEOUT_S", 2)
 
-    assert preflight._run_probe(["amp_C"])[1] == "no answer within 2 s"
+    assert apex_probe.outcome(["amp_C"])[1] == "no answer within 2 s"
 
 
 def test_text_ends_with_the_upshot(run_doctor, apex):

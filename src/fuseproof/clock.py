@@ -20,7 +20,7 @@ __all__ = ["Call", "Clock", "DeviceClock", "IterationClock", "WallClock", "devic
 
 Call = Callable[[], Any]
 
-_ATTEMPTS = 4  # one, and three more with the spin doubled
+_REPEATS = 3  # of a spoiled round, each with the spin doubled
 
 
 def device_allocations() -> int:
@@ -86,6 +86,10 @@ class Clock:
             self.host_ns.append(host_ns)
         self._elapsed_s += round_ns * 1e-9
 
+    def _repeats_left(self) -> range:
+        """Count down the repeats of a round; none once the result is invalid: they cost time and mend nothing."""
+        return range(0 if self.invalid else _REPEATS, -1, -1)
+
     def _spoil(self, reason: str) -> None:
         if reason not in self.invalid:
             self.invalid.append(reason)
@@ -135,7 +139,7 @@ class IterationClock(Clock):
 
     def run(self, call: Call) -> Any:
         """Measure one iteration; one that asked the driver for memory is measured again."""
-        for _ in range(_ATTEMPTS):
+        for repeats_left in self._repeats_left():
             allocations = device_allocations()
             with _no_garbage_collection():
                 self._synchronize()
@@ -146,7 +150,7 @@ class IterationClock(Clock):
                 end = time.perf_counter_ns()
             if device_allocations() == allocations:
                 break
-            self.discarded += 1
+            self.discarded += repeats_left > 0
         else:
             self._spoil("every round asked the driver for memory (cudaMalloc)")
         self._accept(end - start, host - start if self._on_gpu else None)
@@ -223,7 +227,7 @@ class DeviceClock(Clock):
 
     def run(self, call: Call) -> Any:
         """Measure one round; see the class for what a round is."""
-        for _ in range(_ATTEMPTS):
+        for repeats_left in self._repeats_left():
             allocations = device_allocations()
             with _no_garbage_collection():
                 cycles = self.hold()
@@ -236,8 +240,8 @@ class DeviceClock(Clock):
                 self._end.synchronize()
             if ahead and device_allocations() == allocations:
                 break
-            self.discarded += 1
-            if not ahead:
+            self.discarded += repeats_left > 0
+            if repeats_left and not ahead:
                 self._spin_ns = min(2 * self._spin_ns, self._LONGEST_SPIN_NS)
         else:
             self._spoil(

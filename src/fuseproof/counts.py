@@ -97,8 +97,9 @@ class Counts:
 def short_kernel_name(name: str) -> str:
     """Return a demangled kernel name without return type, namespaces, template arguments and parameters."""
     bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    bare = re.split(r"[<(]", bare, maxsplit=1)[0].rsplit("::", 1)[-1].strip()
-    return bare or name
+    while (outer := re.sub(r"<[^<>]*>", "", bare)) != bare:  # inside out; a return type may have template arguments too
+        bare = outer
+    return bare.split("(", 1)[0].rsplit("::", 1)[-1].strip() or name
 
 
 @dataclass(frozen=True)

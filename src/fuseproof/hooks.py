@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from fuseproof import machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
+from fuseproof.candidates import ADAM, LAYER_NORM, RMS_NORM
+from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
 from fuseproof.fixtures import MEASUREMENTS
 from fuseproof.history import HistoryError
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
+CANDIDATES = pytest.StashKey[Mapping[str, Sequence[Any]]]()
+
+
+def gather_candidates(config: pytest.Config) -> Mapping[str, Sequence[Any]]:
+    """Return, by the name of the fixture that asks for them, the candidates known and brought."""
+    brought: dict[str, list[Any]] = {}
+    for fixture, known, bring in (("adam", ADAM, bring_adam), ("layer_norm", LAYER_NORM, bring_layer_norm)):
+        records = dict(known)
+        for spec in getattr(config.option, f"fuseproof_{fixture}") or []:
+            try:
+                record = bring(f"--{fixture.replace('_', '-')}", spec, records)
+            except BroughtError as error:
+                raise pytest.UsageError(str(error)) from None
+            records[record.name] = record
+        brought[fixture] = list(records.values())
+    return {**brought, "rms_norm": list(RMS_NORM.values())}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for `adam`, `layer_norm` or `rms_norm` with every candidate, brought ones included."""
+    for fixture, records in metafunc.config.stash[CANDIDATES].items():
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(
+                fixture,
+                [
+                    pytest.param(
+                        each,
+                        id=each.name,
+                        marks=pytest.mark.fuseproof_profiled if getattr(each, "launches_per_tensor", False) else (),
+                    )
+                    for each in records
+                ],
+            )
 
 
 def _is_worker(config: pytest.Config) -> bool:

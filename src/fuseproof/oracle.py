@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["AdamHyper", "LayerNormResult", "adam_update", "layer_norm"]
+__all__ = ["AdamHyper", "NormResult", "adam_update", "layer_norm", "rms_norm"]
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ def adam_update(
 
 
 @dataclass(frozen=True)
-class LayerNormResult:
-    """LayerNorm in FP64, with the sums of absolute terms by which errors are scaled.
+class NormResult:
+    """LayerNorm or RMSNorm in FP64, with the sums of absolute terms by which errors are scaled.
 
     Attributes:
         y, dx: ``(rows, hidden)``.
-        dgamma, dbeta: ``(hidden,)``.
+        dgamma, dbeta: ``(hidden,)``; RMSNorm has no beta, its dbeta is what one would get.
         y_terms: |gamma * x_hat| + |beta|, what the last roundings of y are relative to; ``(rows, hidden)``.
         y_sums: the same with x_hat's own terms, |gamma| * rstd * (|x| + mean|x|) + |beta|; ``(rows, hidden)``.
         dx_terms: sum of the absolute terms of dx; ``(rows, hidden)``.
@@ -98,9 +98,7 @@ class LayerNormResult:
     dbeta_terms: torch.Tensor
 
 
-def layer_norm(
-    x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, dy: torch.Tensor, eps: float
-) -> LayerNormResult:
+def layer_norm(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, dy: torch.Tensor, eps: float) -> NormResult:
     """LayerNorm (Ba, Kiros & Hinton 2016, eq. 4) over the last dimension and its derivative, in FP64.
 
     Args:
@@ -110,23 +108,53 @@ def layer_norm(
 
     """
     x, gamma, beta, dy = x.double(), gamma.double(), beta.double(), dy.double()
-    centred = x - x.mean(-1, keepdim=True)
-    rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
-    x_hat = centred * rstd
-    y = gamma * x_hat + beta
+    mean = x.mean(-1, keepdim=True)
+    rstd = ((x - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
+    x_hat = (x - mean) * rstd
     g = gamma * dy
     mean_g = g.mean(-1, keepdim=True)
-    mean_gx = (g * x_hat).mean(-1, keepdim=True)
-    return LayerNormResult(
-        y=y,
+    spread = x.abs().mean(-1, keepdim=True)
+    return _result(gamma, beta, dy, x_hat, rstd, x.abs() + spread, mean_g, g.abs().mean(-1, keepdim=True))
+
+
+def rms_norm(x: torch.Tensor, gamma: torch.Tensor, dy: torch.Tensor, eps: float) -> NormResult:
+    """RMSNorm (Zhang & Sennrich 2019, eq. 4) over the last dimension and its derivative, in FP64.
+
+    Args:
+        x, dy: ``(rows, hidden)``, any floating dtype.
+        gamma: ``(hidden,)``, any floating dtype.
+        eps: added to the mean square, under the root.
+
+    """
+    x, gamma, dy = x.double(), gamma.double(), dy.double()
+    rstd = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    none = torch.zeros_like(rstd)
+    return _result(gamma, torch.zeros_like(gamma), dy, x * rstd, rstd, x.abs(), none, none)
+
+
+def _result(
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    dy: torch.Tensor,
+    x_hat: torch.Tensor,
+    rstd: torch.Tensor,
+    x_terms: torch.Tensor,
+    mean_g: torch.Tensor,
+    mean_g_terms: torch.Tensor,
+) -> NormResult:
+    """Put together what LayerNorm and RMSNorm share; `mean_g` is the term that only LayerNorm's dx has."""
+    g = gamma * dy
+    gx = g * x_hat
+    mean_gx = gx.mean(-1, keepdim=True)
+    return NormResult(
+        y=gamma * x_hat + beta,
         dx=rstd * (g - mean_g - x_hat * mean_gx),
         dgamma=(dy * x_hat).sum(0),
         dbeta=dy.sum(0),
         y_terms=(gamma * x_hat).abs() + beta.abs(),
-        y_sums=gamma.abs() * rstd * (x.abs() + x.abs().mean(-1, keepdim=True)) + beta.abs(),
+        y_sums=gamma.abs() * rstd * x_terms + beta.abs(),
         dx_terms=rstd * (g.abs() + mean_g.abs() + (x_hat * mean_gx).abs()),
-        dx_sums=rstd
-        * (g.abs() + g.abs().mean(-1, keepdim=True) + x_hat.abs() * (g * x_hat).abs().mean(-1, keepdim=True)),
+        dx_sums=rstd * (g.abs() + mean_g_terms + x_hat.abs() * gx.abs().mean(-1, keepdim=True)),
         dgamma_terms=(dy * x_hat).abs().sum(0),
         dbeta_terms=dy.abs().sum(0),
     )

@@ -6,14 +6,15 @@ import dataclasses
 
 import torch
 
-from fuseproof.candidates import AdamCandidate, KernelSet, LayerNormCandidate
-from fuseproof.ladder import Stage, Training
+from fuseproof.candidates import AdamCandidate, KernelSet, NormCandidate
+from fuseproof.ladder import Stage
 from fuseproof.measure import Key, Plan
-from fuseproof.roofline import Work, adam_work, layer_norm_work
-from fuseproof.subjects import SEED, AdamStep, LayerNormForward, LayerNormForwardBackward, parameter_shapes
+from fuseproof.roofline import Work, adam_work, norm_work
+from fuseproof.subjects import SEED, AdamStep, NormForward, NormForwardBackward, adam_settings, parameter_shapes
+from fuseproof.training import Training
 from fuseproof.workload import Size, text_hash
 
-__all__ = ["DTYPES", "adam_plan", "ladder_plan", "layer_norm_plan"]
+__all__ = ["DTYPES", "adam_plan", "ladder_plan", "norm_plan"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -47,23 +48,23 @@ def adam_plan(candidate: AdamCandidate, parameter_set: str, device: torch.device
         work=adam_work(elements, torch.float32),
         method={
             "shapes": [list(shape) for shape in shapes],
-            "settings": dataclasses.asdict(AdamStep.settings),
+            "settings": dataclasses.asdict(adam_settings(candidate)),
             "seed": SEED,
         },
     )
 
 
-def layer_norm_plan(
-    candidate: LayerNormCandidate, rows: int, hidden: int, dtype: str, device: torch.device, *, backward: bool
+def norm_plan(
+    candidate: NormCandidate, rows: int, hidden: int, dtype: str, device: torch.device, *, backward: bool
 ) -> Plan:
-    """Time LayerNorm forward, or forward and backward, over ``(rows, hidden)``; `dtype` is a name in `DTYPES`."""
-    subject = LayerNormForwardBackward if backward else LayerNormForward
+    """Time a norm forward, or forward and backward, over ``(rows, hidden)``; `dtype` is a name in `DTYPES`."""
+    subject = NormForwardBackward if backward else NormForward
     return Plan(
-        key=Key("layer_norm_fwd_bwd" if backward else "layer_norm_fwd", candidate.name, dtype, f"{rows}x{hidden}"),
+        key=Key(candidate.kind + ("_fwd_bwd" if backward else "_fwd"), candidate.name, dtype, f"{rows}x{hidden}"),
         build=lambda: subject(candidate, rows, hidden, DTYPES[dtype], device),
         clock="kernel",
         rounds=_CPU_KERNEL_ROUNDS if device.type == "cpu" else _KERNEL_ROUNDS,
-        work=layer_norm_work(rows, hidden, DTYPES[dtype], backward),
+        work=norm_work(rows, hidden, DTYPES[dtype], backward, vectors=2 if candidate.kind == "layer_norm" else 1),
         method={"rows": rows, "hidden": hidden, "dtype": dtype, "seed": SEED},
     )
 
@@ -77,10 +78,12 @@ def ladder_plan(stage: Stage, kernels: KernelSet, size: Size, device: torch.devi
         build=lambda: Training(stage, kernels, size, device),
         clock="iteration",
         rounds=rounds[size.name],
-        work=Work(flops=size.matmul_flops, precision=stage.precision),
-        method={"size": dimensions, "precision": stage.precision},
+        # FP16 products run on the same units as BF16 ones, so they stand under the same ceiling.
+        work=Work(flops=size.matmul_flops, precision="bf16" if stage.autocast else "fp32"),
+        method={"size": dimensions, "precision": stage.precision, "micro_batches": stage.micro_batches},
         about={
             "stage": stage.name,
+            "base": stage.base,
             "kernels": kernels.name,
             "size": size.name,
             "tokens": size.tokens,

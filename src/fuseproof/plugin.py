@@ -30,6 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         help="cuda, apex, baseline: what must be there; its absence is an error (status 21), never a skip",
     )
+    for what, like in (("adam", "torch.optim.Adam"), ("layer-norm", "torch.nn.LayerNorm")):
+        group.addoption(
+            f"--fuseproof-{what}",
+            action="append",
+            metavar="NAME=MODULE:ATTR",
+            dest=f"fuseproof_{what.replace('-', '_')}",
+            help=f"bring your own: a class with the signature of {like} takes part under this name; repeatable",
+        )
 
 
 def _settings(config: pytest.Config) -> Settings | None:
@@ -65,5 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
     asked, history = bookkeeping.take_over(config, config.rootpath / settings.history)
     config.stash[hooks.BOOKKEEPER] = bookkeeping.Bookkeeper(asked, history)
+    config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

@@ -29,8 +29,8 @@ def _record(benchmark: Benchmark) -> Mapping[str, Any]:
     return record
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "-" if value is None else format(value, form) + unit
 
 
 def ladder_tables(benchmarks: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -> list[str]:
@@ -70,12 +70,13 @@ def _first_stage(rows: Sequence[Benchmark]) -> Benchmark | None:
 def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -> list[tuple[str, ...]]:
     first = _first_stage(rows)
     table: list[tuple[str, ...]] = []
-    before: Benchmark | None = None
+    times_ns = {_record(row)["about"]["stage"]: _iteration_ns(row) for row in rows}
     for row in rows:
         record = _record(row)
         metrics, stats = record["metrics"], row["stats"]
         time_ns = _iteration_ns(row)
         device_ns, peak = metrics.get("device_time_ns"), metrics.get("peak_bytes")
+        base_ns = times_ns.get(record["about"]["base"])
         old = compared.get(record["key"])
         old_ns = None if old is None else _iteration_ns(old)
         table.append(
@@ -86,26 +87,27 @@ def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -
                 _number(None if device_ns is None else device_ns / 1e6, ".2f"),
                 f"{_tokens(row) / time_ns * 1e9:,.0f}",
                 _number(None if peak is None else peak / 2**20, ",.1f"),
-                _number(None if before is None else _iteration_ns(before) / time_ns, ".2f")
-                + "x" * (before is not None),
-                _number(None if first is None else _iteration_ns(first) / time_ns, ".2f") + "x" * (first is not None),
+                _number(None if base_ns is None else base_ns / time_ns, ".2f", "x"),
+                _number(None if first is None else _iteration_ns(first) / time_ns, ".2f", "x"),
                 _number(record["rates"].get("of_matmul_ceiling"), ".1%"),
                 _number(None if old_ns is None else old_ns / 1e6, ".2f"),
                 _number(None if old_ns is None else time_ns / old_ns - 1, "+.1%"),
             )
         )
-        before = row
     return table
 
 
 def _total(rows: Sequence[Benchmark]) -> list[str]:
-    first, last = _first_stage(rows), rows[-1]
-    if first is None or first is last:
+    """Compare the last stage of the ladder itself with its first; what lies beyond stage 4 has no total."""
+    first = _first_stage(rows)
+    last = [row for row in rows if _record(row)["about"]["stage"] < "5"][-1:]
+    if first is None or not last or last[0] is first:
         return []
-    speed = _iteration_ns(first) / _iteration_ns(last)
-    peaks = [_record(row)["metrics"].get("peak_bytes") for row in (first, last)]
+    pair = (first, last[0])
+    speed = _iteration_ns(pair[0]) / _iteration_ns(pair[1])
+    peaks = [_record(row)["metrics"].get("peak_bytes") for row in pair]
     memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if all(peaks) else ""
-    names = [_record(row)["about"]["stage"] for row in (first, last)]
+    names = [_record(row)["about"]["stage"] for row in pair]
     return [f"total: {names[1]} is {speed:.2f} times as fast as {names[0]}{memory}"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Ceilings", "Work", "adam_work", "layer_norm_work", "measure_ceilings", "refuse_reduced_precision"]
+__all__ = ["Ceilings", "Work", "adam_work", "measure_ceilings", "norm_work", "refuse_reduced_precision"]
 
 _PREHEAT_S = {"cuda": 2.0, "cpu": 0.5}
 _COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}  # both beyond any cache
@@ -40,14 +40,15 @@ def adam_work(elements: int, dtype: torch.dtype, state_dtype: torch.dtype = torc
     return Work(moved_bytes=elements * (3 * dtype.itemsize + 4 * state_dtype.itemsize))
 
 
-def layer_norm_work(rows: int, hidden: int, dtype: torch.dtype, backward: bool) -> Work:
-    """LayerNorm forward reads x and writes y; backward reads x and dy and writes dx.
+def norm_work(rows: int, hidden: int, dtype: torch.dtype, backward: bool, vectors: int = 2) -> Work:
+    """A norm reads x and writes y; its backward reads x and dy and writes dx.
 
-    Weight, bias and their gradients, and FP32 mean and rstd per row, are read or written once each way.
+    Its `vectors` (LayerNorm: weight and bias; RMSNorm: weight) are read forward; backward reads the weight and writes
+    a gradient for each. FP32 statistics per row (LayerNorm: mean and rstd; RMSNorm: rstd) are written and read.
     """
-    element = dtype.itemsize
-    forward = (2 * rows * hidden + 2 * hidden) * element + 2 * rows * 4
-    back = (3 * rows * hidden + 3 * hidden) * element + 2 * rows * 4
+    statistics_bytes = rows * 4 * vectors
+    forward = (2 * rows * hidden + vectors * hidden) * dtype.itemsize + statistics_bytes
+    back = (3 * rows * hidden + (1 + vectors) * hidden) * dtype.itemsize + statistics_bytes
     return Work(moved_bytes=forward + (back if backward else 0))
 
 

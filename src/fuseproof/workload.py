@@ -12,6 +12,7 @@ from types import MappingProxyType
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 __all__ = ["INIT_STD", "SIZES", "Size", "Transformer", "batches", "text_hash"]
 
@@ -107,6 +108,9 @@ class Transformer(nn.Module):
         size: dimensions.
         norm: ``(normalized_shape, eps)`` to a LayerNorm module with `weight` and `bias`.
 
+    Attributes:
+        checkpointing: compute each block's activations again in the backward pass instead of keeping them.
+
     """
 
     def __init__(self, size: Size, norm: NormFactory) -> None:
@@ -115,12 +119,13 @@ class Transformer(nn.Module):
         self.position = nn.Embedding(size.context, size.width)
         self.blocks = nn.ModuleList(_Block(size, norm) for _ in range(size.layers))
         self.norm = norm(size.width, _NORM_EPS)
+        self.checkpointing = False
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean cross-entropy of `targets` given `inputs`; both int64 ``(batch, context)``."""
         x = self.token(inputs) + self.position.weight[: inputs.shape[1]]
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointing else block(x)
         logits = functional.linear(self.norm(x), self.token.weight)
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 

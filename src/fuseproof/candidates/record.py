@@ -1,0 +1,168 @@
+"""What a candidate is: frozen records with the facts about an implementation that an oracle must know."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+__all__ = [
+    "CUDA",
+    "HALVES",
+    "AdamCandidate",
+    "AdamSettings",
+    "BiasCorrection",
+    "NormCandidate",
+    "by_name",
+    "compiler_missing_reason",
+]
+
+CUDA = frozenset({"cuda"})
+ANYWHERE = frozenset({"cuda", "cpu"})
+HALVES = frozenset({torch.bfloat16, torch.float16})
+ALL_DTYPES = HALVES | {torch.float32}
+
+
+@dataclass(frozen=True)
+class AdamSettings:
+    """Hyper-parameters of Adam, under the names of ``torch.optim.Adam``; ``decoupled`` selects AdamW's weight decay."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = True
+
+
+def _always() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class BiasCorrection:
+    """How an implementation computes ``1 - beta ** step``.
+
+    Attributes:
+        betas: the dtype in which the betas enter; 1 - 0.999^2 with beta2 in FP32 is off by 1.3e-5.
+        power_ulps: by how many FP32 ulps the power may be off; 0 where it is computed in FP64.
+
+    """
+
+    betas: torch.dtype = torch.float64
+    power_ulps: float = 0.0
+
+
+_IN_FLOAT64 = BiasCorrection()
+
+
+@dataclass(frozen=True)
+class AdamCandidate:
+    """One implementation of Adam.
+
+    Attributes:
+        name: its name in keys, ids and tables.
+        build: parameters and settings to an optimizer.
+        device_types: where it runs: "cuda", "cpu".
+        decay_modes: which weight decay it can do.
+        hyper_dtype: the dtype in which update and moments take lr, betas, eps and decay.
+        bias_on: its bias correction by device type, where it is not in FP64.
+        moments: dtype of exp_avg and exp_avg_sq: always FP32, or the parameter's.
+        step_count: whose steps the bias correction counts: each parameter's own, or its group's.
+        capturable: a CUDA graph may capture its step.
+        master_weights: it keeps FP32 copies of half-precision parameters.
+        writes: what `step()` may write besides parameters, moments and counters.
+        launches_per_tensor: it launches kernels tensor by tensor; the host cannot run ahead of the device.
+        most_tensors: more than this takes minutes to compile; None where nothing is compiled.
+        nightly: a night times it; variants are timed with ``--full`` only.
+        missing: why it is not available in this environment, or None.
+
+    """
+
+    name: str
+    build: Callable[[Iterable[torch.Tensor], AdamSettings], torch.optim.Optimizer]
+    device_types: frozenset[str] = ANYWHERE
+    decay_modes: frozenset[Literal["l2", "decoupled"]] = frozenset({"l2", "decoupled"})
+    hyper_dtype: torch.dtype = torch.float64
+    bias_on: Mapping[str, BiasCorrection] = field(default_factory=dict)
+    moments: Literal["float32", "parameter"] = "parameter"
+    step_count: Literal["parameter", "group"] = "parameter"
+    capturable: bool = False
+    master_weights: bool = False
+    writes: frozenset[Literal["grad"]] = frozenset()
+    launches_per_tensor: bool = False
+    most_tensors: int | None = None
+    nightly: bool = True
+    missing: Callable[[], str | None] = _always
+
+    def bias(self, device: torch.device) -> BiasCorrection:
+        """Return how it computes the bias correction on `device`."""
+        return self.bias_on.get(device.type, _IN_FLOAT64)
+
+    def unavailable(self, device: torch.device, tensors: int = 1) -> str | None:
+        """Return why this candidate cannot run on `device` over so many tensors, or None."""
+        if self.most_tensors is not None and tensors > self.most_tensors:
+            return f"{self.name} is compiled for at most {self.most_tensors} tensors: more take minutes"
+        return _unavailable(self.name, self.device_types, self.missing, device)
+
+
+@dataclass(frozen=True)
+class NormCandidate:
+    """One implementation of LayerNorm or RMSNorm.
+
+    Attributes:
+        name: its name in keys, ids and tables.
+        build: normalized_shape and eps to a module with `weight` and, for LayerNorm, `bias`.
+        kind: which of the two it is.
+        device_types: where it runs: "cuda", "cpu".
+        dtypes: of the input, in which it is meant to be used.
+        half_sums_on: device types where dgamma and dbeta of half-precision inputs are summed in that precision.
+        nightly: a night times it; variants are timed with ``--full`` only.
+        missing: why it is not available in this environment, or None.
+
+    """
+
+    name: str
+    build: Callable[[int, float], nn.Module]
+    kind: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    device_types: frozenset[str] = ANYWHERE
+    dtypes: frozenset[torch.dtype] = ALL_DTYPES
+    half_sums_on: frozenset[str] = frozenset()
+    nightly: bool = True
+    missing: Callable[[], str | None] = _always
+
+    def sum_dtype(self, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+        """Return the dtype in which dgamma and dbeta are summed over the rows of an input of `dtype`."""
+        return dtype if device.type in self.half_sums_on else torch.float32
+
+    def unavailable(self, device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
+        """Return why this candidate cannot run on `device` in `dtype`, or None."""
+        if dtype not in self.dtypes:
+            return f"{self.name} is not meant for {dtype}: it rounds after every operation"
+        return _unavailable(self.name, self.device_types, self.missing, device)
+
+
+def _unavailable(
+    name: str, device_types: frozenset[str], missing: Callable[[], str | None], device: torch.device
+) -> str | None:
+    if device.type not in device_types:
+        return f"{name} has no {device.type.upper()} kernel"
+    return missing()
+
+
+def compiler_missing_reason() -> str | None:
+    """Return why ``torch.compile`` cannot work here, or None: it needs a C++ compiler, on a GPU too."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) or shutil.which("clang++"):
+        return None
+    return f"torch.compile needs a C++ compiler, and neither {compiler} nor clang++ is here"
+
+
+def by_name(*records: Any) -> Mapping[str, Any]:
+    """Return the records as a read-only mapping by their names."""
+    return MappingProxyType({record.name: record for record in records})

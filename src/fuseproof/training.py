@@ -1,0 +1,128 @@
+"""One training iteration of each stage of the ladder, as a user writes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fuseproof.candidates import ADAM, LAYER_NORM, AdamSettings, KernelSet
+from fuseproof.ladder import Stage
+from fuseproof.workload import INIT_STD, Size, Transformer, batches
+
+__all__ = ["Training"]
+
+_SEED = 20261129
+_SETTINGS = AdamSettings(lr=3e-4)
+_GRAPH_WARMUP = 3  # iterations on a side stream before the capture, as torch's notes on CUDA graphs ask for
+
+
+class Training:
+    """A model, an optimizer and a stream of text; calling it is one training iteration.
+
+    Args:
+        stage: what differs between the steps of the ladder.
+        kernels: what "fused" means.
+        size: the transformer's dimensions.
+        device: where it trains.
+
+    """
+
+    def __init__(self, stage: Stage, kernels: KernelSet, size: Size, device: torch.device) -> None:
+        self.stage = stage
+        self.size = size
+        self.device = device
+        with device:
+            self.model = Transformer(size, LAYER_NORM[stage.layer_norm_name(kernels)].build).to(device)
+        self.model.initialize(_SEED)
+        self.model.checkpointing = stage.checkpointing
+        if stage.compiled:
+            self.model.compile()
+        self.optimizer = ADAM[stage.adam_name(kernels)].build(self.model.parameters(), _SETTINGS)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=stage.autocast is torch.float16)
+        self.batches = batches(size, _SEED, device)
+        self.first_loss: torch.Tensor | None = None
+        self._iterate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = self._train
+        if stage.graph:
+            self._iterate = self._captured()
+
+    def __call__(self) -> torch.Tensor:
+        """Run one training iteration and return its loss, a 0-d tensor still on the device."""
+        inputs, targets = next(self.batches)
+        loss = self._iterate(inputs, targets)
+        if self.first_loss is None:
+            self.first_loss = loss.detach().clone()
+        return loss
+
+    def _train(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        pieces = self.stage.micro_batches
+        with _tf32(self.stage.tf32):
+            losses = [self._backward(*piece) for piece in zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)]
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return losses[0] if pieces == 1 else torch.stack(losses).sum()
+
+    def _backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Add the gradients of one piece of the batch; return its share of the loss."""
+        with torch.autocast(
+            self.device.type,
+            dtype=self.stage.autocast,
+            enabled=self.stage.autocast is not None,
+            cache_enabled=not self.stage.graph,  # the cache must not outlive a capture
+        ):
+            loss: torch.Tensor = self.model(inputs, targets)
+        if self.stage.micro_batches > 1:
+            loss = loss / self.stage.micro_batches
+        self.scaler.scale(loss).backward()
+        return loss.detach()
+
+    def _captured(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """Capture one iteration in a CUDA graph; return a function that replays it on other data."""
+        inputs, targets = (piece.clone() for piece in next(self.batches))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_GRAPH_WARMUP):
+                loss = self._train(inputs, targets)
+                if self.first_loss is None:
+                    self.first_loss = loss.clone()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self._train(inputs, targets)
+
+        def replay(new_inputs: torch.Tensor, new_targets: torch.Tensor) -> torch.Tensor:
+            inputs.copy_(new_inputs)
+            targets.copy_(new_targets)
+            graph.replay()
+            return loss
+
+        return replay
+
+    def check(self) -> None:
+        """Raise unless training starts at the loss of a uniform guess and has come down since.
+
+        That all stages train alike is shown by the loss curves in ``tests/e2e``.
+        """
+        for _ in range(3):  # the first steps bring it down by more than batches differ
+            last = self().item()
+        assert self.first_loss is not None
+        # Normalized features times weights of N(0, s^2) are logits of variance width * s^2; the mean of exp(logit) over
+        # the vocabulary raises the loss of a uniform guess, ln vocab, by half of that.
+        first, expected = self.first_loss.item(), math.log(self.size.vocab) + self.size.width * INIT_STD**2 / 2
+        assert abs(first - expected) < 0.1, f"{self.stage.name}: first loss {first:.4f}, expected {expected:.4f}"
+        assert last < first, f"{self.stage.name}: loss {last:.4f} is not below the first, {first:.4f}"
+
+
+@contextmanager
+def _tf32(wanted: bool) -> Iterator[None]:
+    """Let FP32 matrix products use TF32 inside, if wanted; outside they stay FP32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -59,6 +59,7 @@ def assert_within(
     error = (actual.double() - expected).abs()
     allowed = budget.factor * scale
     ratio = torch.where(error == 0, torch.zeros_like(error), error / allowed).nan_to_num(nan=torch.inf)
+    ratio = ratio.where(allowed >= 0, torch.inf)  # a scale that is negative or NaN allows nothing
     worst, position = ratio.flatten().max(0)
     if worst.item() > 1:
         index = tuple(int(i) for i in torch.unravel_index(position, ratio.shape))

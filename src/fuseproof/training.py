@@ -16,7 +16,7 @@ __all__ = ["Training"]
 
 _SEED = 20261129
 _SETTINGS = AdamSettings(lr=3e-4)
-_GRAPH_WARMUP = 3  # iterations on a side stream before the capture, as torch's notes on CUDA graphs ask for
+_Iterate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Training:
@@ -44,9 +44,7 @@ class Training:
         self.scaler = torch.amp.GradScaler(device.type, enabled=stage.autocast is torch.float16)
         self.batches = batches(size, _SEED, device)
         self.first_loss: torch.Tensor | None = None
-        self._iterate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = self._train
-        if stage.graph:
-            self._iterate = self._captured()
+        self._iterate: _Iterate = _Captured(self._train) if stage.graph else self._train
 
     def __call__(self) -> torch.Tensor:
         """Run one training iteration and return its loss, a 0-d tensor still on the device."""
@@ -79,29 +77,6 @@ class Training:
         self.scaler.scale(loss).backward()
         return loss.detach()
 
-    def _captured(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Capture one iteration in a CUDA graph; return a function that replays it on other data."""
-        inputs, targets = (piece.clone() for piece in next(self.batches))
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_GRAPH_WARMUP):
-                loss = self._train(inputs, targets)
-                if self.first_loss is None:
-                    self.first_loss = loss.clone()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            loss = self._train(inputs, targets)
-
-        def replay(new_inputs: torch.Tensor, new_targets: torch.Tensor) -> torch.Tensor:
-            inputs.copy_(new_inputs)
-            targets.copy_(new_targets)
-            graph.replay()
-            return loss
-
-        return replay
-
     def check(self) -> None:
         """Raise unless training starts at the loss of a uniform guess and has come down since.
 
@@ -115,6 +90,43 @@ class Training:
         first, expected = self.first_loss.item(), math.log(self.size.vocab) + self.size.width * INIT_STD**2 / 2
         assert abs(first - expected) < 0.1, f"{self.stage.name}: first loss {first:.4f}, expected {expected:.4f}"
         assert last < first, f"{self.stage.name}: loss {last:.4f} is not below the first, {first:.4f}"
+
+
+class _Captured:
+    """A training iteration in a CUDA graph: the first two calls run on a side stream, the third captures, all replay.
+
+    Args:
+        iterate: takes inputs and targets on the device, returns the loss.
+
+    """
+
+    _WARMUP_CALLS = 2  # gradients, optimizer state and library workspaces exist after them
+
+    def __init__(self, iterate: _Iterate) -> None:
+        self._iterate = iterate
+        self._calls = 0
+        self._graph = torch.cuda.CUDAGraph()
+
+    def __call__(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self._calls += 1
+        if self._calls <= self._WARMUP_CALLS:
+            return self._on_side_stream(inputs, targets)
+        if self._calls == self._WARMUP_CALLS + 1:
+            self._inputs, self._targets = inputs.clone(), targets.clone()
+            with torch.cuda.graph(self._graph):
+                self._loss = self._iterate(self._inputs, self._targets)
+        self._inputs.copy_(inputs)
+        self._targets.copy_(targets)
+        self._graph.replay()
+        return self._loss
+
+    def _on_side_stream(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            loss = self._iterate(inputs, targets)
+        torch.cuda.current_stream().wait_stream(stream)
+        return loss
 
 
 @contextmanager

@@ -66,8 +66,8 @@ class Stage:
     def unavailable(self, kernels: KernelSet, device: torch.device) -> str | None:
         """Return why this stage cannot run with these kernels on `device`, or None."""
         if device.type == "cpu" and (self.graph or self.tf32 or self.autocast is torch.float16):
-            what = "CUDA graphs" if self.graph else "TF32" if self.tf32 else "FP16 with a GradScaler"
-            return f"{what} need a GPU"
+            what = "a CUDA graph" if self.graph else "TF32" if self.tf32 else "FP16 with a GradScaler"
+            return f"{what} needs a GPU"
         return kernels.unavailable(device) or ADAM[self.adam_name(kernels)].unavailable(device)
 
 

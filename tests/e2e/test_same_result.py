@@ -36,10 +36,6 @@ def test_stage_trains_like_stage_1(
     if stage.compiled and not pytestconfig.option.fuseproof_full:
         pytest.skip(f"{stage.name} compiles for half a minute: runs only with --full")
     curve = loss_curve(_train(stage, kernels, device))
-    if stage.graph:
-        # Three warm-up iterations on the first batch went before the capture, so the curve is another one.
-        assert bool((curve[-1] < curve[0] - 0.5) & curve.isfinite().all())
-        return
     assert_same_curve(
         curve, reference, BANDS["tf32" if stage.tf32 else stage.precision], f"{stage.name}@{kernels.name}"
     )

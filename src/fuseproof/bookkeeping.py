@@ -50,6 +50,8 @@ def take_over(config: pytest.Config, history_root: Path) -> tuple[Asked, History
 
     """
     option = config.option
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError("fuseproof needs pytest-benchmark, which is blocked here; run without -p no:benchmark.")
     storage: str = option.benchmark_storage
     if storage == _DEFAULT_STORAGE:
         storage = str(history_root)
@@ -57,7 +59,7 @@ def take_over(config: pytest.Config, history_root: Path) -> tuple[Asked, History
         storage = storage.removeprefix("file://")
     elif "://" in storage:
         raise pytest.UsageError(f"--benchmark-storage={storage}: fuseproof keeps its history in files; give a folder.")
-    compare = option.benchmark_compare or None
+    compare = None if option.benchmark_compare == [] else option.benchmark_compare
     autosave, name = option.benchmark_autosave, option.benchmark_save
     asked = Asked(compare, name or ("" if autosave else None))
     _refuse_unsaid_comparisons(config, asked)
@@ -71,11 +73,16 @@ def take_over(config: pytest.Config, history_root: Path) -> tuple[Asked, History
 def _refuse_unsaid_comparisons(config: pytest.Config, asked: Asked) -> None:
     option = config.option
     compare = asked.compare
-    if isinstance(compare, str) and Path(compare).exists() and not compare.endswith(".json"):
+    if compare == "":
+        raise pytest.UsageError("--benchmark-compare= names no run; leave out the = for the newest run.")
+    path = compare.partition("::")[0] if isinstance(compare, str) else ""
+    if os.path.exists(path) and not path.endswith(".json"):  # noqa: PTH110 - Path.exists raises for a very long name
         raise pytest.UsageError(
             f"--benchmark-compare took {compare!r} as the name of a run; put the path first: "
             f"pytest {compare} --benchmark-compare"
         )
+    if option.benchmark_compare_fail and compare is None:
+        raise pytest.UsageError("--benchmark-compare-fail needs --benchmark-compare.")
     if asked.compare is None and asked.label is None:
         return
     what = "--benchmark-compare" if asked.compare else "--benchmark-save/--benchmark-autosave"
@@ -121,6 +128,8 @@ class Bookkeeper:
                 self.baselines = runs[-1:]
             else:
                 self.baselines, self.set_aside = self.history.select(slug, str(self.asked.compare))
+                if not self.baselines:  # a run that was named and cannot be read is no reason to compare with nothing
+                    raise HistoryError("; ".join(each.reason for each in self.set_aside))
         except HistoryError as error:
             raise pytest.UsageError(str(error)) from None
         self.notes += [f"set aside: {each.reason}" for each in self.set_aside]
@@ -195,7 +204,10 @@ class Bookkeeper:
             HistoryError: it cannot be written; the message says why, what to do, and where the run is kept meanwhile.
 
         """
-        benchmarks = [each for each in config._benchmarksession.benchmarks if each]  # type: ignore[attr-defined]
+        finished = [each for each in config._benchmarksession.benchmarks if each]  # type: ignore[attr-defined]
+        benchmarks = [each for each in finished if "fuseproof" in each.extra_info]
+        if plain := [each.fullname for each in finished if each not in benchmarks]:
+            self.notes.append(f"not saved, since only what goes through `measure` has a key: {', '.join(plain)}")
         if not benchmarks:
             self.notes.append("nothing saved: no benchmark ran to its end")
             return
@@ -215,7 +227,7 @@ class Bookkeeper:
         try:
             file = self.history.save(machine.identify().slug, document, self.night, self.asked.label or None)
         except HistoryError as error:
-            raise HistoryError(f"{error} {_kept(document)}") from None
+            raise HistoryError(f"{error}. {_kept(document)}") from None
         self.notes.append(f"saved as {_shown(file.path)}")
 
     def unmet(self, requirements: list[str]) -> list[str]:

@@ -12,11 +12,12 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["Call", "Clock", "DeviceClock", "IterationClock", "WallClock", "device_allocations"]
+__all__ = ["Attempt", "Call", "Clock", "DeviceClock", "IterationClock", "WallClock", "device_allocations"]
 
 Call = Callable[[], Any]
 
@@ -121,7 +122,7 @@ class IterationClock(Clock):
 
     name = "iteration/1"
     own_metric = "iteration_time"
-    _WARMUP_CALLS = 3
+    _WARMUP_CALLS = 1  # memory pass and check have trained before
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -132,7 +133,7 @@ class IterationClock(Clock):
             torch.cuda.synchronize()
 
     def prepare(self, call: Call) -> None:
-        """Call three times: optimizer state exists and the caching allocator is steady afterwards."""
+        """Call once more: the caching allocator is steady afterwards."""
         for _ in range(self._WARMUP_CALLS):
             call()
         self._synchronize()
@@ -155,6 +156,26 @@ class IterationClock(Clock):
             self._spoil("every round asked the driver for memory (cudaMalloc)")
         self._accept(end - start, host - start if self._on_gpu else None)
         return result
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at a round of the device clock.
+
+    Attributes:
+        result: what the call returned.
+        interval_ns: between the events around the call.
+        host_ns: how long the host took to enqueue the call.
+        ahead: the stream was still held when the call returned, so the interval holds device work only.
+        sm_clock_mhz: the SM clock, from the cycles and the duration of the spin.
+
+    """
+
+    result: Any
+    interval_ns: float
+    host_ns: float
+    ahead: bool
+    sm_clock_mhz: float
 
 
 class DeviceClock(Clock):
@@ -215,7 +236,7 @@ class DeviceClock(Clock):
             torch.cuda.synchronize()
         self._spin_ns = min(1.5 * max(host) + self._SLACK_NS, self._LONGEST_SPIN_NS)
 
-    def hold(self) -> int:
+    def _hold(self) -> int:
         """Flush the L2 cache and queue the spin on the current stream; return the spin's length in cycles."""
         # Write, then read: the write evicts, the read leaves no dirty line whose write-back would fall into the round.
         self._buffer.fill_(1.0)
@@ -230,25 +251,46 @@ class DeviceClock(Clock):
         for repeats_left in self._repeats_left():
             allocations = device_allocations()
             with _no_garbage_collection():
-                cycles = self.hold()
-                self._start.record()
-                start = time.perf_counter_ns()
-                result = call()
-                host = time.perf_counter_ns() - start
-                ahead = not self._start.query()
-                self._end.record()
-                self._end.synchronize()
-            if ahead and device_allocations() == allocations:
+                attempt = self.attempt(call)
+            if attempt.ahead and device_allocations() == allocations:
                 break
             self.discarded += repeats_left > 0
-            if repeats_left and not ahead:
+            if repeats_left and not attempt.ahead:
                 self._spin_ns = min(2 * self._spin_ns, self._LONGEST_SPIN_NS)
         else:
             self._spoil(
                 "every round asked the driver for memory (cudaMalloc)"
-                if ahead
+                if attempt.ahead
                 else "host-bound: the host did not run ahead of the device, the interval holds host time"
             )
-        self.sm_clock_mhz.append(cycles / (self._before.elapsed_time(self._start) * 1e3))
-        self._accept(self._start.elapsed_time(self._end) * 1e6, host)
-        return result
+        self.sm_clock_mhz.append(attempt.sm_clock_mhz)
+        self._accept(attempt.interval_ns, attempt.host_ns)
+        return attempt.result
+
+    def attempt(self, call: Call, marker: Call | None = None) -> Attempt:
+        """Hold the stream, call, wait; return what was seen, whether or not the host ran ahead.
+
+        Args:
+            call: what to measure.
+            marker: enqueues something that shows in a profile, right before and right after the interval.
+
+        """
+        cycles = self._hold()
+        if marker:
+            marker()
+        self._start.record()
+        start_ns = time.perf_counter_ns()
+        result = call()
+        host_ns = time.perf_counter_ns() - start_ns
+        ahead = not self._start.query()
+        self._end.record()
+        if marker:
+            marker()
+        self._end.synchronize()
+        return Attempt(
+            result=result,
+            interval_ns=self._start.elapsed_time(self._end) * 1e6,
+            host_ns=host_ns,
+            ahead=ahead,
+            sm_clock_mhz=cycles / (self._before.elapsed_time(self._start) * 1e3),
+        )

@@ -42,14 +42,19 @@ def load_settings(root: Path) -> Settings | None:
     """
     path = root / "pyproject.toml"
     try:
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}.") from None
-    if "fuseproof" not in table:
+    table = document.get("tool", {})
+    if not isinstance(table, dict) or "fuseproof" not in table:
         return None
     values = table["fuseproof"]
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: tool.fuseproof is {values!r}; it is a table, [tool.fuseproof].")
     known = [each.name for each in fields(Settings)]
     for name, value in values.items():
         if name not in known:

@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 _CALL = "fuseproof.call"
-_MARKER = "spin_kernel"  # the kernel behind torch.cuda._sleep
+_SPIN = "spin_kernel"  # the kernel behind torch.cuda._sleep
 _MEMORY = "[memory]"
-_REHEAT_S = 0.03
+_REHEAT_S = 0.02
 _SYNCHRONISATIONS = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize"})
 
 
@@ -48,12 +48,14 @@ class RoundTrace:
         kernels: (name, start_ns, end_ns) of every kernel, copy and fill, by start.
         synchronisations: calls in which the host waited for the device.
         dispatcher_ops: operators that went through torch's dispatcher.
+        interval_ns: what the device clock read in this very round; None where it did not or the host fell behind.
 
     """
 
     kernels: tuple[tuple[str, int, int], ...]
     synchronisations: int
     dispatcher_ops: int
+    interval_ns: float | None = None
 
     @property
     def span_ns(self) -> float:
@@ -80,6 +82,7 @@ class Counts:
         kernels_hash: hash of the full names with their counts.
         synchronisations, dispatcher_ops: see `RoundTrace`.
         span_ns, union_ns: medians over the rounds; None without device work.
+        interval_ns: median of what the device clock read in the profiled rounds; None where it did not.
         stable: the profiled calls agreed in what they launched.
 
     """
@@ -91,6 +94,7 @@ class Counts:
     dispatcher_ops: int
     span_ns: float | None
     union_ns: float | None
+    interval_ns: float | None
     stable: bool
 
 
@@ -129,7 +133,7 @@ def _is_operator(name: str) -> bool:
 
 
 def _profile(activities: list[ProfilerActivity], body: Callable[[], None], memory: bool = False) -> Any:
-    with profile(activities=activities, profile_memory=memory, acc_events=True) as profiler:
+    with profile(activities=activities, profile_memory=memory) as profiler:
         body()
     return profiler.profiler.kineto_results.events()
 
@@ -157,38 +161,48 @@ def trace_rounds(call: Call, rounds: int, clock: DeviceClock | None) -> list[Rou
 
     """
 
+    intervals: list[float | None] = []
+
+    def marked() -> None:
+        with record_function(_CALL):
+            call()
+
     def body() -> None:
         # Starting the profiler leaves the GPU idle for long enough to lower its clock: heat it again first.
         deadline = time.perf_counter() + _REHEAT_S
         while clock is not None and time.perf_counter() < deadline:
-            clock.hold()
-            call()
-            torch.cuda.synchronize()
+            clock.attempt(call)
         for _ in range(rounds):
             torch.cuda.synchronize()
             if clock is None:
-                torch.cuda._sleep(1)
+                _mark()
+                marked()
+                _mark()
+                intervals.append(None)
             else:
-                clock.hold()
-            with record_function(_CALL):
-                call()
-            torch.cuda._sleep(1)
+                attempt = clock.attempt(marked, _mark)
+                intervals.append(attempt.interval_ns if attempt.ahead else None)
         torch.cuda.synchronize()
 
     trace = _take_apart(_profile([ProfilerActivity.CPU, ProfilerActivity.CUDA], body))
     calls = trace.calls
-    markers = [i for i, (_, _, name) in enumerate(trace.device) if _MARKER in name][-2 * rounds :]
-    if len(markers) != 2 * rounds or len(calls) != rounds:
+    each = 2 if clock is None else 3  # the clock's own spin comes before the two markers
+    spins = [i for i, (_, _, name) in enumerate(trace.device) if _SPIN in name][-each * rounds :]
+    if len(spins) != each * rounds or len(calls) != rounds:
         raise RuntimeError(
-            f"the profiler returned {len(markers)} of {2 * rounds} markers and {len(calls)} of {rounds} calls: "
+            f"the profiler returned {len(spins)} of {each * rounds} markers and {len(calls)} of {rounds} calls: "
             "its buffer overflowed, or another profiler is attached to this process"
         )
     traces = []
     for round_, (operators, synchronisations) in enumerate(trace.operators(calls)):
-        opened, closed = markers[2 * round_ : 2 * round_ + 2]
+        opened, closed = spins[each * round_ : each * (round_ + 1)][-2:]
         kernels = tuple((name, start, end) for start, end, name in trace.device[opened + 1 : closed])
-        traces.append(RoundTrace(kernels, synchronisations, operators))
+        traces.append(RoundTrace(kernels, synchronisations, operators, intervals[round_]))
     return traces
+
+
+def _mark() -> None:
+    torch.cuda._sleep(1)
 
 
 class ProfilerClock(Clock):
@@ -233,6 +247,7 @@ def count_rounds(traces: list[RoundTrace]) -> Counts:
         short[short_kernel_name(name)] += count
     listing = "\n".join(f"{count} {name}" for name, count in sorted(last.items()))
     on_device = bool(last)
+    intervals = [trace.interval_ns for trace in traces if trace.interval_ns is not None]
     return Counts(
         launches=last.total(),
         kernels=dict(short.most_common()),
@@ -241,12 +256,13 @@ def count_rounds(traces: list[RoundTrace]) -> Counts:
         dispatcher_ops=traces[-1].dispatcher_ops,
         span_ns=statistics.median(trace.span_ns for trace in traces) if on_device else None,
         union_ns=statistics.median(trace.union_ns for trace in traces) if on_device else None,
+        interval_ns=statistics.median(intervals) if intervals else None,
         stable=all(other == last for other in names),
     )
 
 
 def interval_constant_ns(device: torch.device, rounds: int = 21) -> float:
-    """Calibrate the constant in `DeviceClock`'s interval: its median for one minimal kernel minus the profiler's span.
+    """Calibrate the constant in `DeviceClock`'s interval: for one minimal kernel, interval minus the profiler's span.
 
     For display and for the comparison with the profiler only; stored times are raw.
     """
@@ -257,10 +273,8 @@ def interval_constant_ns(device: torch.device, rounds: int = 21) -> float:
         cell.add_(1.0)
 
     clock.prepare(call)
-    for _ in range(rounds):
-        clock.run(call)
-    spans = [trace.span_ns for trace in trace_rounds(call, rounds, clock)]
-    return statistics.median(clock.rounds_ns) - statistics.median(spans)
+    traces = trace_rounds(call, rounds, clock)
+    return statistics.median(trace.interval_ns - trace.span_ns for trace in traces if trace.interval_ns is not None)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from fuseproof.fixtures import MEASUREMENTS
 from fuseproof.history import HistoryError
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
+_REGRESSED = 20
 CANDIDATES = pytest.StashKey[Mapping[str, Sequence[Any]]]()
 
 
@@ -63,6 +64,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     book = config.stash[BOOKKEEPER]
     book.find_baselines()
     required = [each for each in config.option.fuseproof_require.split(",") if each]
+    if config.option.benchmark_compare_fail and "baseline" not in required:
+        required.append("baseline")  # without one pytest-benchmark would run everything and end in a traceback
     if sentences := book.unmet(required):
         pytest.exit("\n".join(sentences), returncode=21)
 
@@ -73,7 +76,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def _is_timed(item: pytest.Item | None) -> bool:
-    return item is not None and "measure" in getattr(item, "fixturenames", ())
+    return item is not None and "benchmark" in getattr(item, "fixturenames", ())
 
 
 def _turn(item: pytest.Item) -> int:
@@ -85,22 +88,31 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only ``--fuseproof-full`` asks for, put benchmarks first, refuse to time where it is spoiled."""
+    """Leave out what only ``--fuseproof-full`` asks for, and put benchmarks first."""
     if not config.option.fuseproof_full:
-        kept = [item for item in items if not item.get_closest_marker("fuseproof_full")]
-        if len(kept) < len(items):
-            config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-            items[:] = kept
+        left_out = [item for item in items if item.get_closest_marker("fuseproof_full")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker("fuseproof_full")]
     items.sort(key=_turn)
-    timing = not (config._benchmarksession.disabled or config.option.collectonly)  # type: ignore[attr-defined]
-    if timing and any(map(_is_timed, items)) and (refusals := machine.timing_refusals()):
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to time where it is spoiled, if anything that is still selected would be timed."""
+    benchmarks = session.config._benchmarksession  # type: ignore[attr-defined]
+    timing = not (benchmarks.disabled or benchmarks.skip or session.config.option.collectonly)
+    if timing and any(map(_is_timed, session.items)) and (refusals := machine.timing_refusals()):
         raise pytest.UsageError("timing is refused: " + " ".join(refusals))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """After the last timed test, run the profiler passes; one that fails is an error of its own test."""
-    result = yield
+    try:
+        result = yield
+    except BaseException:  # Ctrl-C, pytest.exit: a test that has not finished posts no time
+        _forget(item.config, item.nodeid)
+        raise
     measurements = item.config.stash.get(MEASUREMENTS, None)
     if measurements is not None and not _is_timed(nextitem):
         for nodeid, error in measurements.profile_pending():
@@ -126,6 +138,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _forget(config: pytest.Config, nodeid: str) -> None:
     benchmarks = config._benchmarksession.benchmarks  # type: ignore[attr-defined]
     benchmarks[:] = [benchmark for benchmark in benchmarks if benchmark.fullname != nodeid]
+    if measurements := config.stash.get(MEASUREMENTS, None):
+        measurements.pending[:] = [each for each in measurements.pending if each.nodeid != nodeid]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -161,9 +175,17 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 @pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Save this run, if asked."""
+    """Save this run, if asked, and turn what ``--benchmark-compare-fail`` found into a status."""
     config = session.config
-    if _is_worker(config) or config.stash[BOOKKEEPER].asked.label is None:
+    if _is_worker(config):
+        return
+    regressions = config._benchmarksession.performance_regressions  # type: ignore[attr-defined]
+    if regressions:
+        config.stash[BOOKKEEPER].notes += [f"REGRESSED {name}: {finding}" for name, finding in regressions]
+        regressions.clear()  # else pytest-benchmark raises through pytest.main
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = _REGRESSED
+    if config.stash[BOOKKEEPER].asked.label is None:
         return
     try:
         config.stash[BOOKKEEPER].save_session(config)

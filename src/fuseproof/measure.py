@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import hashlib
 import json
@@ -27,7 +26,9 @@ __all__ = ["Key", "Measurements", "Plan"]
 
 _PEAK_CALLS = 3  # the first may make optimizer state; the peak is there from the second on
 _PROFILED_ROUNDS = 15
-_PROFILED_ITERATIONS = 3
+_PROFILED_ITERATIONS = 2
+_SHOWN_KERNELS = 12
+_SHOWN_NAME = 40
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,9 @@ class Measurements:
             "rates": {name: round(rate, 4) for name, rate in ceilings.rates(plan.work, own_ns).items()},
             "gpu": _gpu_record(before, after, clock),
             "invalid": [*clock.invalid, *gpu.spoiled(before, after)],
-            "discarded_rounds": clock.discarded,
         }
+        if clock.discarded:
+            record["discarded_rounds"] = clock.discarded
         if peak_bytes is not None:
             record["metrics"]["peak_bytes"] = peak_bytes
         if clock.host_ns:
@@ -252,7 +254,13 @@ def _gpu_record(before: gpu.GpuState | None, after: gpu.GpuState | None, clock: 
     """Return the GPU's state around the rounds, and the SM clock that the spins were measured at."""
     if before is None or after is None:
         return None
-    record: dict[str, Any] = {name: [value, getattr(after, name)] for name, value in dataclasses.asdict(before).items()}
+    record: dict[str, Any] = {
+        "sm_clock_mhz": [before.sm_clock_mhz, after.sm_clock_mhz],
+        "temperature_c": after.temperature_c,
+        "power_w": after.power_w,
+        "throttle_reasons": sorted({*(before.throttle_reasons or ()), *(after.throttle_reasons or ())}),
+        "foreign_processes": after.foreign_processes,
+    }
     if isinstance(clock, DeviceClock):
         record["spin_sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
     return record
@@ -263,9 +271,12 @@ def _add_counts(record: dict[str, Any], seen: Counts) -> None:
     record["counts"] = {"dispatcher_ops": seen.dispatcher_ops, "synchronisations": seen.synchronisations}
     if not seen.stable:
         record["counts"]["unstable"] = True
-    record["kernels"] = seen.kernels
+    # Names are for reading, so the most frequent ones do; the hash of all full names is what can be judged.
+    record["kernels"] = {name[:_SHOWN_NAME]: count for name, count in list(seen.kernels.items())[:_SHOWN_KERNELS]}
     record["kernels_hash"] = seen.kernels_hash
     record["profiler"] = {"span_ns": seen.span_ns, "union_ns": seen.union_ns}
+    if seen.interval_ns is not None:
+        record["profiler"]["interval_ns"] = round(seen.interval_ns, 1)
 
 
 def _once(plan: Plan, benchmark: BenchmarkFixture) -> None:

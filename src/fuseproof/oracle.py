@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["AdamHyper", "NormResult", "adam_update", "layer_norm", "rms_norm"]
+__all__ = ["AdamHyper", "AdamResult", "NormResult", "adam_update", "layer_norm", "rms_norm"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,27 @@ def _as(dtype: torch.dtype, value: float) -> float:
     return torch.tensor(value, dtype=torch.float64).to(dtype).double().item()
 
 
+@dataclass(frozen=True)
+class AdamResult:
+    """One step of Adam in FP64, with the sums of absolute terms by which errors are scaled; all of equal shape.
+
+    Attributes:
+        update: the new parameter is ``param + update``.
+        exp_avg, exp_avg_sq: after the step.
+        exp_avg_terms: beta1 * |exp_avg before| + (1 - beta1) * g, where g is |grad| + decay * |param| for L2.
+        exp_avg_sq_terms: the same of exp_avg_sq; without L2 decay it is exp_avg_sq itself.
+        update_terms: the update with the terms of its moments: larger than it where gradient, decay and exp_avg cancel.
+
+    """
+
+    update: torch.Tensor
+    exp_avg: torch.Tensor
+    exp_avg_sq: torch.Tensor
+    exp_avg_terms: torch.Tensor
+    exp_avg_sq_terms: torch.Tensor
+    update_terms: torch.Tensor
+
+
 def adam_update(
     param: torch.Tensor,
     grad: torch.Tensor,
@@ -41,7 +62,7 @@ def adam_update(
     exp_avg_sq: torch.Tensor,
     step: int,
     hyper: AdamHyper,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> AdamResult:
     """One step of Adam (Kingma & Ba 2015, algorithm 1) or AdamW (Loshchilov & Hutter 2019, algorithm 2) in FP64.
 
     eps stands outside the root, after the bias correction, as in ``torch.optim.Adam``.
@@ -51,23 +72,24 @@ def adam_update(
         step: the number of this step; the first is 1.
         hyper: hyper-parameters and the dtypes in which the implementation takes them.
 
-    Returns:
-        (update, exp_avg, exp_avg_sq) after the step, float64; the new parameter is ``param + update``.
-
     """
     lr, beta1, beta2, eps, decay = (
         _as(hyper.dtype, value) for value in (hyper.lr, *hyper.betas, hyper.eps, hyper.weight_decay)
     )
     correction1, correction2 = (1 - _as(hyper.bias_dtype, beta) ** step for beta in hyper.betas)
     p, g = param.double(), grad.double()
+    g_terms = g.abs()
     if not hyper.decoupled:
-        g = g + decay * p
+        g, g_terms = g + decay * p, g_terms + decay * p.abs()
     m = beta1 * exp_avg.double() + (1 - beta1) * g
+    m_terms = beta1 * exp_avg.double().abs() + (1 - beta1) * g_terms
     v = beta2 * exp_avg_sq.double() + (1 - beta2) * g * g
-    update = -lr * (m / correction1) / ((v / correction2).sqrt() + eps)
+    v_terms = beta2 * exp_avg_sq.double() + (1 - beta2) * g.abs() * g_terms
+    per_m = lr / correction1 / ((v / correction2).sqrt() + eps)
+    update, update_terms = -per_m * m, per_m * m_terms * torch.where(v > 0, v_terms / v, 1.0)
     if hyper.decoupled:
-        update = update - lr * decay * p
-    return update, m, v
+        update, update_terms = update - lr * decay * p, update_terms + lr * decay * p.abs()
+    return AdamResult(update, m, v, m_terms, v_terms, update_terms)
 
 
 @dataclass(frozen=True)

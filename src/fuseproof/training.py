@@ -16,6 +16,7 @@ __all__ = ["Training"]
 
 _SEED = 20261129
 _SETTINGS = AdamSettings(lr=3e-4)
+_CHECKED_ITERATIONS = 4  # they bring the loss down by more than batches differ
 _Iterate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -41,8 +42,10 @@ class Training:
         if stage.compiled:
             self.model.compile()
         self.optimizer = ADAM[stage.adam_name(kernels)].build(self.model.parameters(), _SETTINGS)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=stage.autocast is torch.float16)
+        # torch's own first scale, 2^16, overflows after some steps; a skipped step would make another loss curve.
+        self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=stage.autocast is torch.float16)
         self.batches = batches(size, _SEED, device)
+        self.iterations = 0
         self.first_loss: torch.Tensor | None = None
         self._iterate: _Iterate = _Captured(self._train) if stage.graph else self._train
 
@@ -50,6 +53,7 @@ class Training:
         """Run one training iteration and return its loss, a 0-d tensor still on the device."""
         inputs, targets = next(self.batches)
         loss = self._iterate(inputs, targets)
+        self.iterations += 1
         if self.first_loss is None:
             self.first_loss = loss.detach().clone()
         return loss
@@ -82,7 +86,8 @@ class Training:
 
         That all stages train alike is shown by the loss curves in ``tests/e2e``.
         """
-        for _ in range(3):  # the first steps bring it down by more than batches differ
+        last = self().item()
+        while self.iterations < _CHECKED_ITERATIONS:
             last = self().item()
         assert self.first_loss is not None
         # Normalized features times weights of N(0, s^2) are logits of variance width * s^2; the mean of exp(logit) over

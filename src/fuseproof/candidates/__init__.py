@@ -13,7 +13,7 @@ import torch
 
 from fuseproof.candidates.adam import ADAM
 from fuseproof.candidates.norm import LAYER_NORM, RMS_NORM
-from fuseproof.candidates.record import AdamCandidate, AdamSettings, BiasCorrection, NormCandidate, by_name
+from fuseproof.candidates.record import AdamCandidate, AdamSettings, Arithmetic, NormCandidate, by_name
 
 __all__ = [
     "ADAM",
@@ -22,7 +22,7 @@ __all__ = [
     "RMS_NORM",
     "AdamCandidate",
     "AdamSettings",
-    "BiasCorrection",
+    "Arithmetic",
     "KernelSet",
     "NormCandidate",
     "default_kernel_set",

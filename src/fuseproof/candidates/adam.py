@@ -12,7 +12,7 @@ from fuseproof.candidates.record import (
     CUDA,
     AdamCandidate,
     AdamSettings,
-    BiasCorrection,
+    Arithmetic,
     by_name,
     compiler_missing_reason,
 )
@@ -62,11 +62,15 @@ def _apex(**flags: Any) -> _Build:
     return build
 
 
-_FLOAT32_BETAS = BiasCorrection(torch.float32)
-# The step count is a float32 tensor, and so is the power.
-_FLOAT32 = BiasCorrection(torch.float32, power_ulps=2)
-# --use_fast_math: the power goes through approximate log2 and exp2.
-_FAST_FLOAT32 = BiasCorrection(torch.float32, power_ulps=8)
+_F32 = torch.float32
+# The step count is a float32 tensor, so the power is FP32 too; lr and the other betas are Python floats.
+_FLOAT32_STEP = Arithmetic(bias_betas=_F32, power_ulps=2)
+# Measured on torch 2.11: with FP64 betas in the oracle, exp_avg_sq is 6.5e-6 and the update 6.9e-6 too small.
+_TORCH_FUSED_CUDA = Arithmetic(hyper=_F32, bias_betas=_F32, power_ulps=2)
+# The host computes the power of FP32 betas in FP64 ...
+_APEX = Arithmetic(hyper=_F32, bias_betas=_F32)
+# ... and the capturable kernels on the device, under --use_fast_math: through approximate log2 and exp2.
+_APEX_CAPTURABLE = Arithmetic(hyper=_F32, bias_betas=_F32, power_ulps=8)
 
 
 def _apex_candidate(name: str, **facts: Any) -> AdamCandidate:
@@ -75,8 +79,7 @@ def _apex_candidate(name: str, **facts: Any) -> AdamCandidate:
         name,
         _apex(**flags),
         device_types=CUDA,
-        hyper_dtype=torch.float32,
-        bias_on={"cuda": _FAST_FLOAT32 if flags else _FLOAT32_BETAS},
+        arithmetic_on={"cuda": _APEX_CAPTURABLE if flags else _APEX},
         moments="float32",
         step_count="group",
         missing=preflight.apex_missing_reason,
@@ -88,12 +91,11 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
     AdamCandidate("torch_loop", _torch(foreach=False, fused=False), launches_per_tensor=True),
     AdamCandidate("torch_default", _torch()),
     AdamCandidate("torch_foreach", _torch(foreach=True)),
-    # Measured on torch 2.11: on CUDA the second step's update is 6.4e-6 too small for betas in FP64, right for FP32.
-    AdamCandidate("torch_fused", _torch(fused=True), bias_on={"cuda": _FLOAT32_BETAS}),
+    AdamCandidate("torch_fused", _torch(fused=True), arithmetic_on={"cuda": _TORCH_FUSED_CUDA}),
     AdamCandidate(
         "torch_fused_capturable",
         _torch(fused=True, capturable=True),
-        bias_on={"cuda": _FLOAT32_BETAS},
+        arithmetic_on={"cuda": _TORCH_FUSED_CUDA},
         capturable=True,
         nightly=False,
     ),
@@ -102,14 +104,14 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
         "torch_capturable",
         _torch(foreach=True, capturable=True),
         device_types=CUDA,
-        bias_on={"cuda": _FLOAT32},
+        arithmetic_on={"cuda": _FLOAT32_STEP},
         capturable=True,
         nightly=False,
     ),
     AdamCandidate(
         "torch_compiled",
         _torch_compiled,
-        bias_on={"cuda": _FLOAT32, "cpu": _FLOAT32},
+        arithmetic_on={"cuda": _FLOAT32_STEP, "cpu": _FLOAT32_STEP},
         most_tensors=40,
         nightly=False,
         missing=compiler_missing_reason,

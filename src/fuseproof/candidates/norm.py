@@ -98,6 +98,7 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
     NormCandidate(
         "apex_memory_efficient",
         _apex("FusedLayerNorm", memory_efficient=True),
+        x_hat_from_output=True,
         device_types=CUDA,
         nightly=False,
         missing=preflight.apex_missing_reason,

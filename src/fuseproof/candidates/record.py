@@ -17,7 +17,7 @@ __all__ = [
     "HALVES",
     "AdamCandidate",
     "AdamSettings",
-    "BiasCorrection",
+    "Arithmetic",
     "NormCandidate",
     "by_name",
     "compiler_missing_reason",
@@ -45,20 +45,23 @@ def _always() -> None:
 
 
 @dataclass(frozen=True)
-class BiasCorrection:
-    """How an implementation computes ``1 - beta ** step``.
+class Arithmetic:
+    """What an oracle must know of an Adam's arithmetic on one kind of device.
 
     Attributes:
-        betas: the dtype in which the betas enter; 1 - 0.999^2 with beta2 in FP32 is off by 1.3e-5.
-        power_ulps: by how many FP32 ulps the power may be off; 0 where it is computed in FP64.
+        hyper: the dtype in which update and moments take lr, betas, eps and decay.
+        bias_betas: the dtype in which the betas enter ``1 - beta ** step``; 1 - 0.999^2 with beta2 in FP32 is off by
+            1.3e-5.
+        power_ulps: by how many FP32 ulps that power may be off; 0 where it is computed in FP64.
 
     """
 
-    betas: torch.dtype = torch.float64
+    hyper: torch.dtype = torch.float64
+    bias_betas: torch.dtype = torch.float64
     power_ulps: float = 0.0
 
 
-_IN_FLOAT64 = BiasCorrection()
+_IN_FLOAT64 = Arithmetic()
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,7 @@ class AdamCandidate:
         build: parameters and settings to an optimizer.
         device_types: where it runs: "cuda", "cpu".
         decay_modes: which weight decay it can do.
-        hyper_dtype: the dtype in which update and moments take lr, betas, eps and decay.
-        bias_on: its bias correction by device type, where it is not in FP64.
+        arithmetic_on: its arithmetic by device type, where it does not take its hyper-parameters in FP64.
         moments: dtype of exp_avg and exp_avg_sq: always FP32, or the parameter's.
         step_count: whose steps the bias correction counts: each parameter's own, or its group's.
         capturable: a CUDA graph may capture its step.
@@ -88,8 +90,7 @@ class AdamCandidate:
     build: Callable[[Iterable[torch.Tensor], AdamSettings], torch.optim.Optimizer]
     device_types: frozenset[str] = ANYWHERE
     decay_modes: frozenset[Literal["l2", "decoupled"]] = frozenset({"l2", "decoupled"})
-    hyper_dtype: torch.dtype = torch.float64
-    bias_on: Mapping[str, BiasCorrection] = field(default_factory=dict)
+    arithmetic_on: Mapping[str, Arithmetic] = field(default_factory=dict)
     moments: Literal["float32", "parameter"] = "parameter"
     step_count: Literal["parameter", "group"] = "parameter"
     capturable: bool = False
@@ -100,9 +101,9 @@ class AdamCandidate:
     nightly: bool = True
     missing: Callable[[], str | None] = _always
 
-    def bias(self, device: torch.device) -> BiasCorrection:
-        """Return how it computes the bias correction on `device`."""
-        return self.bias_on.get(device.type, _IN_FLOAT64)
+    def arithmetic(self, device: torch.device) -> Arithmetic:
+        """Return what an oracle must know of its arithmetic on `device`."""
+        return self.arithmetic_on.get(device.type, _IN_FLOAT64)
 
     def unavailable(self, device: torch.device, tensors: int = 1) -> str | None:
         """Return why this candidate cannot run on `device` over so many tensors, or None."""
@@ -121,6 +122,7 @@ class NormCandidate:
         kind: which of the two it is.
         device_types: where it runs: "cuda", "cpu".
         dtypes: of the input, in which it is meant to be used.
+        x_hat_from_output: backward computes x_hat from the stored, rounded y instead of from x.
         half_sums_on: device types where dgamma and dbeta of half-precision inputs are summed in that precision.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
@@ -132,13 +134,14 @@ class NormCandidate:
     kind: Literal["layer_norm", "rms_norm"] = "layer_norm"
     device_types: frozenset[str] = ANYWHERE
     dtypes: frozenset[torch.dtype] = ALL_DTYPES
+    x_hat_from_output: bool = False
     half_sums_on: frozenset[str] = frozenset()
     nightly: bool = True
     missing: Callable[[], str | None] = _always
 
     def sum_dtype(self, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-        """Return the dtype in which dgamma and dbeta are summed over the rows of an input of `dtype`."""
-        return dtype if device.type in self.half_sums_on else torch.float32
+        """Return the dtype that bounds the terms which dgamma and dbeta sum over the rows of an input of `dtype`."""
+        return dtype if device.type in self.half_sums_on or self.x_hat_from_output else torch.float32
 
     def unavailable(self, device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
         """Return why this candidate cannot run on `device` in `dtype`, or None."""

@@ -11,6 +11,8 @@ from fuseproof.ladder import STAGES, Stage
 from fuseproof.training import Training
 from fuseproof.workload import SIZES
 
+pytestmark = pytest.mark.parity
+
 REFERENCE = STAGES["1_adam_fp32"]
 OTHERS = {name: stage for name, stage in STAGES.items() if stage is not REFERENCE}
 

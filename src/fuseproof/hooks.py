@@ -9,7 +9,7 @@ import pytest
 
 from fuseproof import machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
-from fuseproof.candidates import ADAM, LAYER_NORM, RMS_NORM
+from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
 from fuseproof.fixtures import MEASUREMENTS
 from fuseproof.history import HistoryError
@@ -21,7 +21,7 @@ CANDIDATES = pytest.StashKey[Mapping[str, Sequence[Any]]]()
 
 def gather_candidates(config: pytest.Config) -> Mapping[str, Sequence[Any]]:
     """Return, by the name of the fixture that asks for them, the candidates known and brought."""
-    brought: dict[str, list[Any]] = {}
+    gathered: dict[str, list[Any]] = {"rms_norm": list(RMS_NORM.values()), "kernels": list(KERNEL_SETS.values())}
     for fixture, known, bring in (("adam", ADAM, bring_adam), ("layer_norm", LAYER_NORM, bring_layer_norm)):
         records = dict(known)
         for spec in getattr(config.option, f"fuseproof_{fixture}") or []:
@@ -30,12 +30,13 @@ def gather_candidates(config: pytest.Config) -> Mapping[str, Sequence[Any]]:
             except BroughtError as error:
                 raise pytest.UsageError(str(error)) from None
             records[record.name] = record
-        brought[fixture] = list(records.values())
-    return {**brought, "rms_norm": list(RMS_NORM.values())}
+            gathered["kernels"].append(brought_kernel_set(record))
+        gathered[fixture] = list(records.values())
+    return gathered
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for `adam`, `layer_norm` or `rms_norm` with every candidate, brought ones included."""
+    """Run a test that asks for `adam`, `layer_norm`, `rms_norm` or `kernels` with each of them, brought ones too."""
     for fixture, records in metafunc.config.stash[CANDIDATES].items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(

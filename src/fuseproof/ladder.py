@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import torch
 
-from fuseproof.candidates import ADAM, KernelSet
+from fuseproof.candidates import ADAM, LAYER_NORM, AdamCandidate, KernelSet, NormCandidate
 
 __all__ = ["FUSED", "STAGES", "Stage"]
 
@@ -53,22 +53,25 @@ class Stage:
         """The dtype's short name in keys: fp32, bf16, fp16."""
         return {None: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[self.autocast]
 
-    def adam_name(self, kernels: KernelSet) -> str:
-        """Return the Adam candidate that this stage trains with."""
+    def adam_candidate(self, kernels: KernelSet) -> AdamCandidate | None:
+        """Return the Adam that this stage trains with; None if the kernels have none that a CUDA graph may capture."""
         if self.adam != FUSED:
-            return self.adam
+            return ADAM[self.adam]
         return kernels.capturable_adam if self.graph else kernels.adam
 
-    def layer_norm_name(self, kernels: KernelSet) -> str:
-        """Return the LayerNorm candidate that this stage trains with."""
-        return kernels.layer_norm if self.layer_norm == FUSED else self.layer_norm
+    def layer_norm_candidate(self, kernels: KernelSet) -> NormCandidate:
+        """Return the LayerNorm that this stage trains with."""
+        return kernels.layer_norm if self.layer_norm == FUSED else LAYER_NORM[self.layer_norm]
 
     def unavailable(self, kernels: KernelSet, device: torch.device) -> str | None:
         """Return why this stage cannot run with these kernels on `device`, or None."""
         if device.type == "cpu" and (self.graph or self.tf32 or self.autocast is torch.float16):
             what = "a CUDA graph" if self.graph else "TF32" if self.tf32 else "FP16 with a GradScaler"
             return f"{what} needs a GPU"
-        return kernels.unavailable(device) or ADAM[self.adam_name(kernels)].unavailable(device)
+        adam = self.adam_candidate(kernels)
+        if adam is None:
+            return f"{kernels.adam.name} has no form that a CUDA graph may capture"
+        return kernels.unavailable(device) or adam.unavailable(device)
 
 
 _BF16 = torch.bfloat16

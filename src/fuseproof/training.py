@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fuseproof.candidates import ADAM, LAYER_NORM, AdamSettings, KernelSet
+from fuseproof.candidates import AdamSettings, KernelSet
 from fuseproof.ladder import Stage
 from fuseproof.workload import INIT_STD, Size, Transformer, batches
 
@@ -35,13 +35,16 @@ class Training:
         self.stage = stage
         self.size = size
         self.device = device
+        adam = stage.adam_candidate(kernels)
+        if adam is None:
+            raise ValueError(f"{stage.name}: {stage.unavailable(kernels, device)}")
         with device:
-            self.model = Transformer(size, LAYER_NORM[stage.layer_norm_name(kernels)].build).to(device)
+            self.model = Transformer(size, stage.layer_norm_candidate(kernels).build).to(device)
         self.model.initialize(_SEED)
         self.model.checkpointing = stage.checkpointing
         if stage.compiled:
             self.model.compile()
-        self.optimizer = ADAM[stage.adam_name(kernels)].build(self.model.parameters(), _SETTINGS)
+        self.optimizer = adam.build(self.model.parameters(), _SETTINGS)
         # torch's own first scale, 2^16, overflows after some steps; a skipped step would make another loss curve.
         self.scaler = torch.amp.GradScaler(device.type, init_scale=2.0**10, enabled=stage.autocast is torch.float16)
         self.batches = batches(size, _SEED, device)

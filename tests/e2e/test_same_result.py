@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fuseproof.candidates import KERNEL_SETS, KernelSet
+from fuseproof.candidates import KERNEL_SETS, AdamCandidate, KernelSet, NormCandidate, brought_kernel_set
 from fuseproof.curves import BANDS, assert_same_curve, loss_curve
 from fuseproof.ladder import STAGES, Stage
 from fuseproof.training import Training
@@ -28,7 +28,6 @@ def reference(device: torch.device) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("stage", OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize("kernels", KERNEL_SETS.values(), ids=KERNEL_SETS)
 def test_stage_trains_like_stage_1(
     stage: Stage, kernels: KernelSet, device: torch.device, reference: torch.Tensor, pytestconfig: pytest.Config
 ) -> None:
@@ -41,6 +40,35 @@ def test_stage_trains_like_stage_1(
     assert_same_curve(
         curve, reference, BANDS["tf32" if stage.tf32 else stage.precision], f"{stage.name}@{kernels.name}"
     )
+
+
+def test_adam_trains_like_the_loop(
+    adam: AdamCandidate, device: torch.device, reference: torch.Tensor, pytestconfig: pytest.Config
+) -> None:
+    """Every Adam, a brought one too, trains the model in FP32 within the band of torch's default."""
+    _assert_trains_alike("2_fused_adam", adam, device, reference, pytestconfig)
+
+
+def test_layer_norm_trains_like_torch(
+    layer_norm: NormCandidate, device: torch.device, reference: torch.Tensor, pytestconfig: pytest.Config
+) -> None:
+    """Every LayerNorm, a brought one too, trains the model in FP32 within the band of nn.LayerNorm."""
+    _assert_trains_alike("3_fused_layer_norm", layer_norm, device, reference, pytestconfig)
+
+
+def _assert_trains_alike(
+    stage: str,
+    candidate: AdamCandidate | NormCandidate,
+    device: torch.device,
+    reference: torch.Tensor,
+    pytestconfig: pytest.Config,
+) -> None:
+    if reason := candidate.unavailable(device):
+        pytest.skip(reason)
+    if candidate.compiled and not pytestconfig.option.fuseproof_full:
+        pytest.skip(f"{candidate.name} compiles for half a minute: runs only with --full")
+    training = _train(STAGES[stage], brought_kernel_set(candidate), device)
+    assert_same_curve(loss_curve(training), reference, BANDS["fp32"], candidate.name)
 
 
 def _set(**values: object) -> Callable[[Training], None]:

@@ -152,7 +152,9 @@ def line_with(text: str, *words: str) -> str:
 def header_and_summary(text: str) -> tuple[str, str]:
     """Return fuseproof's lines above and below the tests."""
     header, _, rest = text.partition("collected ")
-    return header, rest.rpartition("- fuseproof -")[2]
+    _, section, summary = rest.rpartition("- fuseproof -")
+    assert section, text
+    return header, summary
 
 
 @pytest.fixture(scope="module")

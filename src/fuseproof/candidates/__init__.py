@@ -25,38 +25,49 @@ __all__ = [
     "Arithmetic",
     "KernelSet",
     "NormCandidate",
+    "brought_kernel_set",
     "default_kernel_set",
 ]
 
 
 @dataclass(frozen=True)
 class KernelSet:
-    """What "fused" means in the ladder: names of an Adam and a LayerNorm candidate. Part of every ladder key.
+    """What "fused" means in the ladder. Its name is part of every ladder key.
 
     Attributes:
         name: as in keys.
         adam, layer_norm: the candidates.
-        capturable_adam: the same Adam in the form that a CUDA graph may capture.
+        capturable_adam: the same Adam in the form that a CUDA graph may capture; None if it has none.
+        brought: the user asked for it by an option, so it always runs.
 
     """
 
     name: str
-    adam: str
-    layer_norm: str
-    capturable_adam: str
+    adam: AdamCandidate
+    layer_norm: NormCandidate
+    capturable_adam: AdamCandidate | None = None
+    brought: bool = False
 
     def unavailable(self, device: torch.device) -> str | None:
         """Return why this set cannot run on `device`, or None."""
-        return ADAM[self.adam].unavailable(device) or LAYER_NORM[self.layer_norm].unavailable(device)
+        return self.adam.unavailable(device) or self.layer_norm.unavailable(device)
 
 
 KERNEL_SETS: Mapping[str, KernelSet] = by_name(
-    KernelSet("apex", adam="apex", layer_norm="apex", capturable_adam="apex_capturable"),
+    KernelSet("apex", ADAM["apex"], LAYER_NORM["apex"], ADAM["apex_capturable"]),
     # nn.LayerNorm is torch's own fused kernel: with this set, stage 3 is the same program as stage 2.
-    KernelSet("torch", adam="torch_fused", layer_norm="torch", capturable_adam="torch_fused_capturable"),
+    KernelSet("torch", ADAM["torch_fused"], LAYER_NORM["torch"], ADAM["torch_fused_capturable"]),
 )
 
 
 def default_kernel_set(device: torch.device) -> KernelSet:
     """Return Apex's kernels where they run, else torch's own."""
     return KERNEL_SETS["torch" if KERNEL_SETS["apex"].unavailable(device) else "apex"]
+
+
+def brought_kernel_set(candidate: AdamCandidate | NormCandidate) -> KernelSet:
+    """Return torch's kernel set with a brought candidate in its place, under the candidate's name."""
+    torch_set = KERNEL_SETS["torch"]
+    if isinstance(candidate, AdamCandidate):
+        return KernelSet(candidate.name, candidate, torch_set.layer_norm, brought=True)
+    return KernelSet(candidate.name, torch_set.adam, candidate, torch_set.capturable_adam, brought=True)

@@ -112,7 +112,7 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
         "torch_compiled",
         _torch_compiled,
         arithmetic_on={"cuda": _FLOAT32_STEP, "cpu": _FLOAT32_STEP},
-        most_tensors=40,
+        compiled=True,
         nightly=False,
         missing=compiler_missing_reason,
     ),

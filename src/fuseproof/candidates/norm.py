@@ -92,6 +92,7 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
         _compiled(_torch_layer_norm),
         half_sums_on=_CPU,
         nightly=False,
+        compiled=True,
         missing=compiler_missing_reason,
     ),
     NormCandidate("apex", _apex("FusedLayerNorm"), device_types=CUDA, missing=preflight.apex_missing_reason),

@@ -26,6 +26,7 @@ __all__ = [
 CUDA = frozenset({"cuda"})
 ANYWHERE = frozenset({"cuda", "cpu"})
 HALVES = frozenset({torch.bfloat16, torch.float16})
+_MOST_COMPILED_TENSORS = 40
 ALL_DTYPES = HALVES | {torch.float32}
 
 
@@ -80,7 +81,7 @@ class AdamCandidate:
         master_weights: it keeps FP32 copies of half-precision parameters.
         writes: what `step()` may write besides parameters, moments and counters.
         launches_per_tensor: it launches kernels tensor by tensor; the host cannot run ahead of the device.
-        most_tensors: more than this takes minutes to compile; None where nothing is compiled.
+        compiled: it goes through ``torch.compile``: half a minute for every new set of shapes.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
@@ -97,7 +98,7 @@ class AdamCandidate:
     master_weights: bool = False
     writes: frozenset[Literal["grad"]] = frozenset()
     launches_per_tensor: bool = False
-    most_tensors: int | None = None
+    compiled: bool = False
     nightly: bool = True
     missing: Callable[[], str | None] = _always
 
@@ -107,8 +108,8 @@ class AdamCandidate:
 
     def unavailable(self, device: torch.device, tensors: int = 1) -> str | None:
         """Return why this candidate cannot run on `device` over so many tensors, or None."""
-        if self.most_tensors is not None and tensors > self.most_tensors:
-            return f"{self.name} is compiled for at most {self.most_tensors} tensors: more take minutes"
+        if self.compiled and tensors > _MOST_COMPILED_TENSORS:
+            return f"{self.name} is compiled for at most {_MOST_COMPILED_TENSORS} tensors: more take minutes"
         return _unavailable(self.name, self.device_types, self.missing, device)
 
 
@@ -123,6 +124,7 @@ class NormCandidate:
         device_types: where it runs: "cuda", "cpu".
         dtypes: of the input, in which it is meant to be used.
         x_hat_from_output: backward computes x_hat from the stored, rounded y instead of from x.
+        compiled: it goes through ``torch.compile``.
         half_sums_on: device types where dgamma and dbeta of half-precision inputs are summed in that precision.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
@@ -134,6 +136,7 @@ class NormCandidate:
     kind: Literal["layer_norm", "rms_norm"] = "layer_norm"
     device_types: frozenset[str] = ANYWHERE
     dtypes: frozenset[torch.dtype] = ALL_DTYPES
+    compiled: bool = False
     x_hat_from_output: bool = False
     half_sums_on: frozenset[str] = frozenset()
     nightly: bool = True

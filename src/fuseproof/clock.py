@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -158,6 +159,15 @@ class IterationClock(Clock):
         return result
 
 
+@cache
+def _flush_buffer(device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the buffer to flush with, and where its sum goes: shared, since pytest-benchmark keeps every clock alive."""
+    return (
+        torch.zeros(size // 4, dtype=torch.float32, device=device),
+        torch.zeros((), dtype=torch.float32, device=device),
+    )
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One try at a round of the device clock.
@@ -202,8 +212,7 @@ class DeviceClock(Clock):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self._buffer = torch.zeros(self.flush_bytes // 4, dtype=torch.float32, device=device)
-        self._sink = torch.zeros((), dtype=torch.float32, device=device)
+        self._buffer, self._sink = _flush_buffer(device, self.flush_bytes)
         self._before, self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         self._cycles_per_ns = self._measure_spin()
         self._spin_ns = float(self._SLACK_NS)

@@ -168,7 +168,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
     output_json["fuseproof"] = config.stash[BOOKKEEPER].block(measurements.to_json())
     for benchmark in output_json["benchmarks"]:
         params = benchmark["params"] or {}
-        benchmark["params"] = {name: getattr(value, "name", str(value)) for name, value in params.items()}
+        benchmark["params"] = {name: str(getattr(value, "name", value)) for name, value in params.items()}
         for name, value in benchmark["stats"].items():
             if isinstance(value, float):
                 benchmark["stats"][name] = round(value, 12)  # a picosecond; more digits only make the file larger
@@ -195,6 +195,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
+def _not_compared(keys: list[str]) -> str:
+    if not keys:
+        return ""
+    shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+    return f"; new, or measured by another method or on another CPU model: {shown}"
+
+
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's table
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the ladder, what is invalid, what was set aside and where the run is saved."""
@@ -204,7 +211,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for benchmark in config._benchmarksession.benchmarks  # type: ignore[attr-defined]
         if "fuseproof" in benchmark.extra_info
     ]
-    lines = report.ladder_tables(measured, book.newest_comparable(measured)) + report.invalid_lines(measured)
+    comparable = book.newest_comparable(measured)
+    lines = report.ladder_tables(measured, comparable) + report.invalid_lines(measured)
+    if book.baselines and measured:
+        new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
+        lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
     if lines or book.notes:
         terminalreporter.section("fuseproof", sep="-")
     for line in [*lines, *([""] if lines else []), *book.notes]:

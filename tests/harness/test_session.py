@@ -29,7 +29,7 @@ pytest_plugins = ["pytester"]
 TABLE = '[tool.fuseproof]\nhistory = "bench_history"\n'
 PYTEST = """
 [tool.pytest.ini_options]
-addopts = ["--strict-markers", "--strict-config", "-p", "no:cacheprovider"]
+addopts = ["--strict-markers", "--strict-config", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
 filterwarnings = [
   "error",
   "ignore:Benchmarks are automatically disabled:pytest_benchmark.logger.PytestBenchmarkWarning",
@@ -158,29 +158,39 @@ def header_and_summary(text: str) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def _warm() -> tuple[roofline.Ceilings, dict[str, Any]]:
+def _warm() -> Iterator[tuple[roofline.Ceilings, dict[str, Any]]]:
     """Import what torch imports late, since a session in this process forgets its imports; heat and look once."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more wait for each other where other processes take the cores
     device = torch.device("cpu")
     plan = ladder_plan(STAGES["1_adam_fp32"], KERNEL_SETS["torch"], SIZES["tiny"], device)
     plan.build()()
     trace_host(plan.build, 1)
-    return roofline.measure_ceilings(device), cpuinfo.get_cpu_info()
+    found = roofline.measure_ceilings(device), cpuinfo.get_cpu_info()
+    gc.collect()
+    gc.freeze()  # else each session inside looks through all of torch again
+    yield found
+    gc.unfreeze()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _not_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session around a test may be a worker of pytest-xdist; the one inside is not."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
 
 @pytest.fixture
 def project(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, _warm: tuple[roofline.Ceilings, dict[str, Any]]
-) -> Iterator[Project]:
+) -> Project:
     """A project with one benchmark; ceilings and CPU features are looked up, since finding them takes a second."""
     monkeypatch.setattr(measure, "measure_ceilings", lambda _: _warm[0])
     monkeypatch.setattr(cpuinfo, "get_cpu_info", lambda: dict(_warm[1]))
-    # The session around this test may be a worker of pytest-xdist; the one inside is not.
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyprojecttoml(TABLE + PYTEST)
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_one=ONE)
-    yield Project(pytester)
-    gc.unfreeze()
+    return Project(pytester)
 
 
 def slug() -> str:

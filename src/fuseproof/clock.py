@@ -161,7 +161,7 @@ class IterationClock(Clock):
 
 @cache
 def _flush_buffer(device: torch.device, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the buffer to flush with, and where its sum goes: shared, since pytest-benchmark keeps every clock alive."""
+    """Return the buffer to flush with, and where its sum goes: pytest-benchmark keeps all clocks alive."""
     return (
         torch.zeros(size // 4, dtype=torch.float32, device=device),
         torch.zeros((), dtype=torch.float32, device=device),

@@ -265,7 +265,7 @@ class DeviceClock(Clock):
                 break
             self.discarded += repeats_left > 0
             if repeats_left and not attempt.ahead:
-                self._spin_ns = min(2 * self._spin_ns, self._LONGEST_SPIN_NS)
+                self.lengthen_spin()
         else:
             self._spoil(
                 "every round asked the driver for memory (cudaMalloc)"
@@ -275,6 +275,10 @@ class DeviceClock(Clock):
         self.sm_clock_mhz.append(attempt.sm_clock_mhz)
         self._accept(attempt.interval_ns, attempt.host_ns)
         return attempt.result
+
+    def lengthen_spin(self) -> None:
+        """Double the spin: the host has not stayed ahead."""
+        self._spin_ns = min(2 * self._spin_ns, self._LONGEST_SPIN_NS)
 
     def attempt(self, call: Call, marker: Call | None = None) -> Attempt:
         """Hold the stream, call, wait; return what was seen, whether or not the host ran ahead.

@@ -9,6 +9,7 @@ import hashlib
 import re
 import statistics
 import time
+import warnings
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -133,8 +134,11 @@ def _is_operator(name: str) -> bool:
 
 
 def _profile(activities: list[ProfilerActivity], body: Callable[[], None], memory: bool = False) -> Any:
-    with profile(activities=activities, profile_memory=memory) as profiler:
-        body()
+    with warnings.catch_warnings():
+        # torch 2.11 says at every profile after the first that it forgets the events of the one before.
+        warnings.filterwarnings("ignore", message="Warning: Profiler clears events", category=UserWarning)
+        with profile(activities=activities, profile_memory=memory) as profiler:
+            body()
     return profiler.profiler.kineto_results.events()
 
 
@@ -168,10 +172,12 @@ def trace_rounds(call: Call, rounds: int, clock: DeviceClock | None) -> list[Rou
             call()
 
     def body() -> None:
-        # Starting the profiler leaves the GPU idle for long enough to lower its clock: heat it again first.
+        # Starting the profiler leaves the GPU idle for long enough to lower its clock: heat it again first. The host is
+        # slower under the profiler, so that it may need a longer spin to stay ahead.
         deadline = time.perf_counter() + _REHEAT_S
         while clock is not None and time.perf_counter() < deadline:
-            clock.attempt(call)
+            if not clock.attempt(marked).ahead:
+                clock.lengthen_spin()
         for _ in range(rounds):
             torch.cuda.synchronize()
             if clock is None:
@@ -185,7 +191,7 @@ def trace_rounds(call: Call, rounds: int, clock: DeviceClock | None) -> list[Rou
         torch.cuda.synchronize()
 
     trace = _take_apart(_profile([ProfilerActivity.CPU, ProfilerActivity.CUDA], body))
-    calls = trace.calls
+    calls = trace.calls[-rounds:]
     each = 2 if clock is None else 3  # the clock's own spin comes before the two markers
     spins = [i for i, (_, _, name) in enumerate(trace.device) if _SPIN in name][-each * rounds :]
     if len(spins) != each * rounds or len(calls) != rounds:

@@ -103,7 +103,9 @@ class NormResult:
         y_sums: the same with x_hat's own terms, |gamma| * rstd * (|x| + mean|x|) + |beta|; ``(rows, hidden)``.
         dx_terms: sum of the absolute terms of dx; ``(rows, hidden)``.
         dx_sums: the same with the terms of its row means; ``(rows, hidden)``.
+        x_hat: ``(rows, hidden)``.
         dgamma_terms: sum over rows of |dy * x_hat|, ``(hidden,)``.
+        dgamma_sums: the same with x_hat's own terms, ``(hidden,)``.
         dbeta_terms: sum over rows of |dy|, ``(hidden,)``.
 
     """
@@ -116,7 +118,9 @@ class NormResult:
     y_sums: torch.Tensor
     dx_terms: torch.Tensor
     dx_sums: torch.Tensor
+    x_hat: torch.Tensor
     dgamma_terms: torch.Tensor
+    dgamma_sums: torch.Tensor
     dbeta_terms: torch.Tensor
 
 
@@ -177,6 +181,8 @@ def _result(
         y_sums=gamma.abs() * rstd * x_terms + beta.abs(),
         dx_terms=rstd * (g.abs() + mean_g.abs() + (x_hat * mean_gx).abs()),
         dx_sums=rstd * (g.abs() + mean_g_terms + x_hat.abs() * gx.abs().mean(-1, keepdim=True)),
+        x_hat=x_hat,
         dgamma_terms=(dy * x_hat).abs().sum(0),
+        dgamma_sums=(dy.abs() * rstd * x_terms).sum(0),
         dbeta_terms=dy.abs().sum(0),
     )

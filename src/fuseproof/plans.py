@@ -10,7 +10,7 @@ from fuseproof.candidates import AdamCandidate, KernelSet, NormCandidate
 from fuseproof.ladder import Stage
 from fuseproof.measure import Key, Plan
 from fuseproof.roofline import Work, adam_work, norm_work
-from fuseproof.subjects import SEED, AdamStep, NormForward, NormForwardBackward, adam_settings, parameter_shapes
+from fuseproof.subjects import AdamStep, NormForward, NormForwardBackward, adam_settings, parameter_shapes
 from fuseproof.training import Training
 from fuseproof.workload import Size, text_hash
 
@@ -49,7 +49,7 @@ def adam_plan(candidate: AdamCandidate, parameter_set: str, device: torch.device
         method={
             "shapes": [list(shape) for shape in shapes],
             "settings": dataclasses.asdict(adam_settings(candidate)),
-            "seed": SEED,
+            "inputs": AdamStep.inputs,
         },
     )
 
@@ -65,7 +65,7 @@ def norm_plan(
         clock="kernel",
         rounds=_CPU_KERNEL_ROUNDS if device.type == "cpu" else _KERNEL_ROUNDS,
         work=norm_work(rows, hidden, DTYPES[dtype], backward, vectors=2 if candidate.kind == "layer_norm" else 1),
-        method={"rows": rows, "hidden": hidden, "dtype": dtype, "seed": SEED},
+        method={"rows": rows, "hidden": hidden, "dtype": dtype, "inputs": subject.inputs},
     )
 
 

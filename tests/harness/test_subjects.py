@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fuseproof import subjects
 from fuseproof.candidates import ADAM, LAYER_NORM, RMS_NORM, AdamCandidate, AdamSettings, NormCandidate
 from fuseproof.parity import ParityError
 from fuseproof.subjects import AdamStep, NormForward, NormForwardBackward, adam_settings, parameter_shapes
+from fuseproof.subjects import adam as adam_subject
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -119,7 +119,7 @@ ADAM_BUGS = (
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """A small parameter set, "few": a matrix, a vector of 7 and one of 128."""
-    monkeypatch.setattr(subjects, "PARAMETER_SETS", {"few": ((64, 33), (7,), (128,))})
+    monkeypatch.setattr(adam_subject, "PARAMETER_SETS", {"few": ((64, 33), (7,), (128,))})
 
 
 BOTH = frozenset({"l2", "decoupled"})
@@ -275,7 +275,7 @@ def test_same_seed_same_parameters():
 @pytest.mark.parametrize("steps", [1, 3])
 def test_groups_of_a_check_are_the_whole(monkeypatch, steps):
     """A check that takes the parameters in pieces still sees the last of them."""
-    monkeypatch.setattr(subjects, "_CHUNK_ELEMENTS", 200)
+    monkeypatch.setattr(adam_subject, "_CHUNK_ELEMENTS", 200)
     adam_step(ADAM["torch_default"], steps).check()
 
     with pytest.raises(ParityError, match=r"update: 128 of (128|135) elements"):

@@ -95,10 +95,13 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
         compiled=True,
         missing=compiler_missing_reason,
     ),
-    NormCandidate("apex", _apex("FusedLayerNorm"), device_types=CUDA, missing=preflight.apex_missing_reason),
+    NormCandidate(
+        "apex", _apex("FusedLayerNorm"), half_affine=True, device_types=CUDA, missing=preflight.apex_missing_reason
+    ),
     NormCandidate(
         "apex_memory_efficient",
         _apex("FusedLayerNorm", memory_efficient=True),
+        half_affine=True,
         x_hat_from_output=True,
         device_types=CUDA,
         nightly=False,
@@ -107,6 +110,7 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
     NormCandidate(
         "apex_mixed",
         _apex("MixedFusedLayerNorm"),
+        half_affine=True,
         device_types=CUDA,
         nightly=False,
         missing=preflight.apex_missing_reason,
@@ -117,11 +121,17 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
 RMS_NORM: Mapping[str, NormCandidate] = by_name(
     NormCandidate("torch", _torch_rms_norm, kind="rms_norm", half_sums_on=_CPU),
     NormCandidate(
-        "apex", _apex("FusedRMSNorm"), kind="rms_norm", device_types=CUDA, missing=preflight.apex_missing_reason
+        "apex",
+        _apex("FusedRMSNorm"),
+        half_affine=True,
+        kind="rms_norm",
+        device_types=CUDA,
+        missing=preflight.apex_missing_reason,
     ),
     NormCandidate(
         "apex_mixed",
         _apex("MixedFusedRMSNorm"),
+        half_affine=True,
         kind="rms_norm",
         device_types=CUDA,
         missing=preflight.apex_missing_reason,

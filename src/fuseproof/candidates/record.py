@@ -123,6 +123,7 @@ class NormCandidate:
         kind: which of the two it is.
         device_types: where it runs: "cuda", "cpu".
         dtypes: of the input, in which it is meant to be used.
+        half_affine: with half-precision weights it rounds x_hat to their dtype before it scales and shifts.
         x_hat_from_output: backward computes x_hat from the stored, rounded y instead of from x.
         compiled: it goes through ``torch.compile``.
         half_sums_on: device types where dgamma and dbeta of half-precision inputs are summed in that precision.
@@ -137,6 +138,7 @@ class NormCandidate:
     device_types: frozenset[str] = ANYWHERE
     dtypes: frozenset[torch.dtype] = ALL_DTYPES
     compiled: bool = False
+    half_affine: bool = False
     x_hat_from_output: bool = False
     half_sums_on: frozenset[str] = frozenset()
     nightly: bool = True

@@ -30,6 +30,10 @@ def measure(
     measurements = stash.setdefault(MEASUREMENTS, Measurements(device))
 
     def run(plan: Plan) -> None:
-        measurements.run(plan, benchmark)
+        try:
+            measurements.run(plan, benchmark)
+        except BaseException:
+            benchmark.skipped = True  # on Ctrl-C before the rounds pytest-benchmark would warn that it was not used
+            raise
 
     return run

@@ -107,8 +107,8 @@ class Measurements:
     @cached_property
     def ceilings(self) -> Ceilings:
         """The machine's ceilings, measured on first use; that is also the preheat."""
-        preflight.examine()  # its child uses the GPU: let it end before anything is timed
         refuse_reduced_precision(self.device)
+        preflight.examine()  # its child uses the GPU: let it end before anything is timed
         ceilings = measure_ceilings(self.device)
         # What lives now (torch, pytest, the collected tests) stays; looking through it at every collection takes 0.1 s.
         gc.collect()
@@ -235,13 +235,13 @@ class Measurements:
             return
         clock = DeviceClock(self.device) if plan.clock == "kernel" else None
         subject = plan.build()
-        for _ in range(_PEAK_CALLS):
+        for _ in range(_PEAK_CALLS - 1):
             subject()
-        if clock is not None:
-            clock.prepare(subject)
         allocations = torch.cuda.memory_stats(self.device)["allocation.all.allocated"]
         subject()
         allocations = torch.cuda.memory_stats(self.device)["allocation.all.allocated"] - allocations
+        if clock is not None:
+            clock.prepare(subject)
         rounds = _PROFILED_ITERATIONS if clock is None else _PROFILED_ROUNDS
         seen_rounds = counts.count_rounds(counts.trace_rounds(subject, rounds, clock))
         _add_counts(record, seen_rounds)

@@ -23,7 +23,7 @@ _KERNEL_ROUNDS = 60
 _LARGE_SET_ROUNDS = 30  # a hundred million parameters: milliseconds a round
 _MANY_TENSORS_ROUNDS = 10  # the host needs up to 35 ms, and the spin half as long again
 _PROFILED_ROUNDS = 3
-_ITERATIONS = {"tiny": 40, "launch_bound": 40, "gpt2_small": 10, "gpt2_medium": 6}
+_ITERATIONS = {"tiny": 40, "launch_bound": 40, "gpt2_small": 8, "gpt2_medium": 6}
 _CPU_KERNEL_ROUNDS = 20
 _CPU_ITERATIONS = {"tiny": 20, "launch_bound": 5}
 

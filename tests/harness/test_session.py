@@ -836,13 +836,21 @@ class Interrupted:
 def test_zz(measure, plan):
     measure(plan("interrupted", Interrupted))
 """,
+        """
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def test_zz(measure, plan):
+    measure(plan("interrupted", interrupted))
+""",
     ],
-    ids=["between-benchmarks", "inside-the-rounds"],
+    ids=["between-benchmarks", "inside-the-rounds", "before-the-rounds"],
 )
 def test_an_interrupted_session_saves_what_it_has_measured(project: Project, interrupt: str) -> None:
     """Ctrl-C ends with status 2; what was finished is saved, what was not is left out."""
     project.write(test_two=interrupt)
-    text = project.run("--benchmark-autosave", status=pytest.ExitCode.INTERRUPTED)
+    text = project.run("--benchmark-autosave", "-W", "error", status=pytest.ExitCode.INTERRUPTED)
     assert "KeyboardInterrupt" in text
     assert "test_zz" not in text  # nor is it in the table
     assert f"saved as bench_history/{slug()}" in text

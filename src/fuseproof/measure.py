@@ -27,8 +27,8 @@ __all__ = ["Key", "Measurements", "Plan"]
 _PEAK_CALLS = 3  # the first may make optimizer state; the peak is there from the second on
 _PROFILED_ROUNDS = 15
 _PROFILED_ITERATIONS = 2
-_SHOWN_KERNELS = 12
-_SHOWN_NAME = 40
+_SHOWN_KERNELS = 8
+_SHOWN_NAME = 32
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
         benchmark["params"] = {name: str(getattr(value, "name", value)) for name, value in params.items()}
         for name, value in benchmark["stats"].items():
             if isinstance(value, float):
-                benchmark["stats"][name] = round(value, 12)  # a picosecond; more digits only make the file larger
+                benchmark["stats"][name] = float(f"{value:.7g}")  # more digits say nothing and make files larger
 
 
 @pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status

@@ -23,7 +23,7 @@ from fuseproof import gpu
 APEX_EXTENSIONS: Final = ("amp_C", "fused_layer_norm_cuda")
 ABSENT: Final = "absent"
 
-# Environment variables that change results or times; all of TORCHINDUCTOR_* as well.
+# Environment variables that change results or times; of TORCHINDUCTOR_* all but folders as well.
 _RECORDED: Final = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -197,7 +197,7 @@ def settings() -> dict[str, Any]:
         "environment": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name in _RECORDED or name.startswith("TORCHINDUCTOR_")
+            if name in _RECORDED or (name.startswith("TORCHINDUCTOR_") and not name.endswith("_DIR"))
         },
     }
 

@@ -166,7 +166,7 @@ class Measurements:
         if clock.host_ns:
             q1, median, q3 = statistics.quantiles(clock.host_ns, method="inclusive")
             record["metrics"]["host_time_ns"] = round(median, 1)
-            record["host_time_quartiles_ns"] = [round(q1, 1), round(q3, 1)]
+            record["host_time_quartiles_ns"] = [round(q1), round(q3)]
         if plan.work.moved_bytes is not None:
             record["moved_bytes"] = plan.work.moved_bytes
         if plan.work.flops is not None:
@@ -258,9 +258,11 @@ def _gpu_record(before: gpu.GpuState | None, after: gpu.GpuState | None, clock: 
         "sm_clock_mhz": [before.sm_clock_mhz, after.sm_clock_mhz],
         "temperature_c": after.temperature_c,
         "power_w": after.power_w,
-        "throttle_reasons": sorted({*(before.throttle_reasons or ()), *(after.throttle_reasons or ())}),
-        "foreign_processes": after.foreign_processes,
     }
+    if throttled := sorted({*(before.throttle_reasons or ()), *(after.throttle_reasons or ())}):
+        record["throttle_reasons"] = throttled
+    if after.foreign_processes:  # process ids, or "not checked"
+        record["foreign_processes"] = after.foreign_processes
     if isinstance(clock, DeviceClock):
         record["spin_sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
     return record

@@ -174,6 +174,7 @@ def test_settings_survive_torchs_two_sets_of_switches():
         "print(json.dumps(machine.settings()))"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_FOO": "2"}
+    environ["TORCHINDUCTOR_CACHE_DIR"] = "/private/place"
     child = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], env=environ, capture_output=True, text=True, check=True
     )
@@ -186,6 +187,7 @@ def test_settings_survive_torchs_two_sets_of_switches():
     )
     assert {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_FOO": "2"}.items() <= settings["environment"].items()
     assert "PATH" not in settings["environment"]
+    assert "/private/place" not in child.stdout  # the file is committed
 
 
 @pytest.mark.parametrize(

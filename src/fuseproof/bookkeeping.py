@@ -241,7 +241,8 @@ class Bookkeeper:
         for requirement in requirements:
             if requirement not in known:
                 raise pytest.UsageError(f"--require={requirement}: known are {', '.join(known)}.")
-        sentences = preflight.unmet([each for each in requirements if each != "baseline"])
+        hardware = [each for each in requirements if each != "baseline"]
+        sentences = [f"{' and '.join(hardware)} required: {sentence}" for sentence in preflight.unmet(hardware)]
         if "baseline" in requirements and not self.baselines:
             missing = self.notes[-1] if self.asked.compare else "it needs --benchmark-compare"
             sentences.append(f"baseline required: {missing}")

@@ -115,7 +115,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         _forget(item.config, item.nodeid)
         raise
     measurements = item.config.stash.get(MEASUREMENTS, None)
-    if measurements is not None and not _is_timed(nextitem):
+    if measurements is not None and measurements.pending and not _is_timed(nextitem):
+        _say(item.config, f"profiling {len(measurements.pending)} benchmarks once more for their counts")
         for nodeid, error in measurements.profile_pending():
             if error is not None:
                 reason = f"the profiler pass failed: {type(error).__name__}: {error}"
@@ -134,6 +135,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         if fixture := getattr(item, "funcargs", {}).get("benchmark"):
             fixture.skipped = True  # else pytest-benchmark warns that it was not used
     return outcome
+
+
+def _say(config: pytest.Config, progress: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and config.get_verbosity() >= 0:
+        reporter.write_line(f"\nfuseproof: {progress}")
 
 
 def _forget(config: pytest.Config, nodeid: str) -> None:

@@ -816,6 +816,24 @@ def pytest_sessionfinish():
     assert len(project.files) == 1
 
 
+@pytest.mark.parametrize("when", ["conftest", "test"])
+def test_each_worker_sees_one_gpu_of_the_inherited_list(
+    project: Project, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under -n 2 worker n has the n-th entry alone, already when a conftest, which may touch CUDA, is imported."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa, GPU-bbbb")
+    look = "import os\nSEEN = os.environ['CUDA_VISIBLE_DEVICES']\n"
+    project.write(
+        conftest=f"{look}import pytest\n@pytest.fixture\ndef seen():\n    return SEEN\n",
+        test_one="import os\nimport pathlib\nimport pytest\n\n\n"
+        "@pytest.mark.parametrize('n', range(2))\n"
+        "def test_pinned(n, seen, worker_id):\n"
+        f"    gpu = seen if {when == 'conftest'} else os.environ['CUDA_VISIBLE_DEVICES']\n"
+        "    assert gpu == {'gw0': 'GPU-aaaa', 'gw1': 'GPU-bbbb'}[worker_id]\n",
+    )
+    assert "2 passed" in project.run_afresh("-n", "2")
+
+
 @pytest.mark.parametrize(
     "interrupt",
     [

@@ -25,6 +25,7 @@ from fuseproof.run_schema import SCHEMA
 __all__ = ["Asked", "Bookkeeper", "take_over"]
 
 NIGHT = "FUSEPROOF_NIGHT"
+_NIGHTS = 20  # how far back a benchmark is looked for that newer runs lack
 _DEFAULT_STORAGE = "file://./.benchmarks"
 
 
@@ -124,8 +125,7 @@ class Bookkeeper:
         slug = machine.identify().slug
         try:
             if self.asked.compare is True:
-                runs, self.set_aside = self.history.newest(slug)
-                self.baselines = runs[-1:]
+                self.baselines, self.set_aside = self.history.newest(slug, _NIGHTS)
             else:
                 self.baselines, self.set_aside = self.history.select(slug, str(self.asked.compare))
                 if not self.baselines:  # a run that was named and cannot be read is no reason to compare with nothing
@@ -133,7 +133,13 @@ class Bookkeeper:
         except HistoryError as error:
             raise pytest.UsageError(str(error)) from None
         self.notes += [f"set aside: {each.reason}" for each in self.set_aside]
-        if self.baselines:
+        if self.baselines and self.asked.compare is True:
+            newest = self.baselines[-1]
+            older = f"; what it lacks with the newest of the {len(self.baselines) - 1} before" * (
+                len(self.baselines) > 1
+            )
+            self.notes.append(f"comparing with {_shown(newest.file.path)} ({_software(newest)}){older}")
+        elif self.baselines:
             self.notes += [f"comparing with {_shown(run.file.path)} ({_software(run)})" for run in self.baselines]
         else:
             self.notes.append(self._nothing_to_compare(slug))
@@ -164,23 +170,21 @@ class Bookkeeper:
     def compared_mapping(self, benchmarks: list[Any]) -> dict[Path, dict[str, Any]]:
         """Return pytest-benchmark's mapping of path to test id to stored benchmark, matched by key."""
         mapping: dict[Path, dict[str, Any]] = {}
-        for run in self.baselines:
-            found = {}
-            for benchmark in benchmarks:
-                record = benchmark.extra_info.get("fuseproof")
-                stored = record and self.comparable(record, run)
-                if stored:
-                    found[benchmark.fullname] = stored
-            mapping[Path(run.file.path.name)] = found
+        for benchmark in benchmarks:
+            record = benchmark.extra_info.get("fuseproof")
+            for run, stored in self._matches(record) if record else ():
+                mapping.setdefault(Path(run.file.path.name), {})[benchmark.fullname] = stored
         return mapping
 
     def newest_comparable(self, benchmarks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return, by key, what the newest of the baselines holds for these benchmarks."""
-        if not self.baselines:
-            return {}
+        """Return, by key, what the newest run that has them holds for these benchmarks."""
         records = [benchmark["extra_info"]["fuseproof"] for benchmark in benchmarks]
-        pairs = {record["key"]: self.comparable(record, self.baselines[-1]) for record in records}
-        return {key: stored for key, stored in pairs.items() if stored}
+        return {record["key"]: found[-1][1] for record in records if (found := self._matches(record))}
+
+    def _matches(self, record: Mapping[str, Any]) -> list[tuple[Run, dict[str, Any]]]:
+        """Return the stored benchmarks to compare a record with: of all runs that were named, else the newest."""
+        pairs = [(run, stored) for run in self.baselines if (stored := self.comparable(record, run))]
+        return pairs[-1:] if self.asked.compare is True else pairs
 
     def block(self, measured: Mapping[str, Any]) -> dict[str, Any]:
         """Return the `fuseproof` block of a run file."""

@@ -30,6 +30,7 @@ def measure(
     measurements = stash.setdefault(MEASUREMENTS, Measurements(device))
 
     def run(plan: Plan) -> None:
+        __tracebackhide__ = True  # a wrong kernel is told by its sentence, not by our frames
         try:
             measurements.run(plan, benchmark)
         except BaseException:

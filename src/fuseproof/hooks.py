@@ -16,6 +16,7 @@ from fuseproof.history import HistoryError
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 _REGRESSED = 20
+_NOT_ANSWERED = 21
 CANDIDATES = pytest.StashKey[Mapping[str, Sequence[Any]]]()
 
 
@@ -68,7 +69,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.option.benchmark_compare_fail and "baseline" not in required:
         required.append("baseline")  # without one pytest-benchmark would run everything and end in a traceback
     if sentences := book.unmet(required):
-        pytest.exit("\n".join(sentences), returncode=21)
+        pytest.exit("\n".join(sentences), returncode=_NOT_ANSWERED)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -181,6 +182,12 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
                 benchmark["stats"][name] = float(f"{value:.7g}")  # more digits say nothing and make files larger
 
 
+def _compared_nothing_but_must(config: pytest.Config) -> bool:
+    benchmarks = config._benchmarksession  # type: ignore[attr-defined]
+    demanded = "baseline" in config.option.fuseproof_require.split(",") or config.option.benchmark_compare_fail
+    return bool(demanded and benchmarks.benchmarks and not any(benchmarks.compared_mapping.values()))
+
+
 @pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Save this run, if asked, and turn what ``--benchmark-compare-fail`` found into a status."""
@@ -193,6 +200,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         regressions.clear()  # else pytest-benchmark raises through pytest.main
         if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = _REGRESSED
+    elif _compared_nothing_but_must(config):
+        config.stash[BOOKKEEPER].notes.append("baseline required: no stored run holds any of these benchmarks")
+        config._benchmarksession.compare_fail = []  # type: ignore[attr-defined]  # else it raises a usage error
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = _NOT_ANSWERED
     if config.stash[BOOKKEEPER].asked.label is None:
         return
     try:
@@ -206,7 +218,7 @@ def _not_compared(keys: list[str]) -> str:
     if not keys:
         return ""
     shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-    return f"; new, or measured by another method or on another CPU model: {shown}"
+    return f"; in no stored run, or by another method or on another CPU model: {shown}"
 
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's table
@@ -219,7 +231,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         if "fuseproof" in benchmark.extra_info
     ]
     comparable = book.newest_comparable(measured)
-    lines = report.ladder_tables(measured, comparable) + report.invalid_lines(measured)
+    lines = report.kernel_table(measured, comparable) + report.ladder_tables(measured, comparable)
+    lines += report.invalid_lines(measured)
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
         lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))

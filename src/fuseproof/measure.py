@@ -129,6 +129,7 @@ class Measurements:
             MemoryError: it does not fit on the device.
 
         """
+        __tracebackhide__ = True
         try:
             with _memory_released(plan.key):
                 if benchmark.disabled:
@@ -139,6 +140,7 @@ class Measurements:
             self._settle()
 
     def _measure(self, plan: Plan, benchmark: BenchmarkFixture) -> None:
+        __tracebackhide__ = True
         ceilings = self.ceilings
         clock = self._clock(plan)
         subject, peak_bytes = self._peak(plan)
@@ -282,6 +284,7 @@ def _add_counts(record: dict[str, Any], seen: Counts) -> None:
 
 
 def _once(plan: Plan, benchmark: BenchmarkFixture) -> None:
+    __tracebackhide__ = True
     subject = plan.build()
     subject.check()
     benchmark.pedantic(subject)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["invalid_lines", "ladder_tables"]
+__all__ = ["invalid_lines", "kernel_table", "ladder_tables"]
 
 Benchmark = Mapping[str, Any]
 
@@ -21,7 +21,20 @@ _HEADER = (
     "of matmul",
     "compared",
     "change",
+    "peak change",
 )
+_KERNEL_HEADER = (
+    "kernel",
+    "device us",
+    "spread",
+    "host us",
+    "peak MiB",
+    "launches",
+    "compared",
+    "change",
+    "peak change",
+)
+_NOISY = 0.2  # interquartile range over median: on a machine this busy a change of some per cent says nothing
 
 
 def _record(benchmark: Benchmark) -> Mapping[str, Any]:
@@ -73,7 +86,7 @@ def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -
     times_ns = {_record(row)["about"]["stage"]: _iteration_ns(row) for row in rows}
     for row in rows:
         record = _record(row)
-        metrics, stats = record["metrics"], row["stats"]
+        metrics = record["metrics"]
         time_ns = _iteration_ns(row)
         device_ns, peak = metrics.get("device_time_ns"), metrics.get("peak_bytes")
         base_ns = times_ns.get(record["about"]["base"])
@@ -81,9 +94,9 @@ def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -
         old_ns = None if old is None else _iteration_ns(old)
         table.append(
             (
-                record["about"]["stage"] + (" INVALID" if record["invalid"] else ""),
+                record["about"]["stage"] + _mark(row),
                 f"{time_ns / 1e6:.2f}",
-                f"{(stats['q3'] - stats['q1']) / stats['median']:.1%}",
+                f"{_spread(row):.1%}",
                 _number(None if device_ns is None else device_ns / 1e6, ".2f"),
                 f"{_tokens(row) / time_ns * 1e9:,.0f}",
                 _number(None if peak is None else peak / 2**20, ",.1f"),
@@ -92,9 +105,59 @@ def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -
                 _number(record["rates"].get("of_matmul_ceiling"), ".1%"),
                 _number(None if old_ns is None else old_ns / 1e6, ".2f"),
                 _number(None if old_ns is None else time_ns / old_ns - 1, "+.1%"),
+                _change(old, row, "peak_bytes"),
             )
         )
     return table
+
+
+def _spread(row: Benchmark) -> float:
+    stats = row["stats"]
+    return float((stats["q3"] - stats["q1"]) / stats["median"])
+
+
+def _mark(row: Benchmark) -> str:
+    if _record(row)["invalid"]:
+        return " INVALID"
+    return " noisy" if _spread(row) > _NOISY else ""
+
+
+def _change(old: Benchmark | None, new: Benchmark, metric: str) -> str:
+    """Return by how much a metric has changed; "-" where one of the two lacks it."""
+    pair = [_record(each)["metrics"].get(metric) for each in (old or {}, new)] if old else []
+    return f"{pair[1] / pair[0] - 1:+.1%}" if pair and all(pair) else "-"
+
+
+def kernel_table(benchmarks: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -> list[str]:
+    """Return one line per kernel benchmark: what pytest-benchmark's tables lack; empty when none was measured.
+
+    Args:
+        benchmarks: this run's benchmark objects.
+        compared: a stored run's comparable benchmark objects by key.
+
+    """
+    rows = []
+    for benchmark in benchmarks:
+        record = _record(benchmark)
+        if "metrics" not in record or "stage" in record.get("about", {}):
+            continue
+        metrics, old = record["metrics"], compared.get(record["key"])
+        device_ns, host_ns, peak = metrics.get("device_time_ns"), metrics.get("host_time_ns"), metrics.get("peak_bytes")
+        old_ns = None if old is None else _record(old)["metrics"].get("device_time_ns")
+        rows.append(
+            (
+                record["key"] + _mark(benchmark),
+                _number(None if device_ns is None else device_ns / 1e3, ",.2f"),
+                f"{_spread(benchmark):.1%}",
+                _number(None if host_ns is None else host_ns / 1e3, ",.0f"),
+                _number(None if peak is None else peak / 2**20, ",.1f"),
+                _number(metrics.get("launches"), ",d"),
+                _number(None if old_ns is None else old_ns / 1e3, ",.2f"),
+                _change(old, benchmark, "device_time_ns"),
+                _change(old, benchmark, "peak_bytes"),
+            )
+        )
+    return ["", "kernels", *_aligned([_KERNEL_HEADER, *rows])] if rows else []
 
 
 def _total(rows: Sequence[Benchmark]) -> list[str]:
@@ -108,7 +171,8 @@ def _total(rows: Sequence[Benchmark]) -> list[str]:
     peaks = [_record(row)["metrics"].get("peak_bytes") for row in pair]
     memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if all(peaks) else ""
     names = [_record(row)["about"]["stage"] for row in pair]
-    return [f"total: {names[1]} is {speed:.2f} times as fast as {names[0]}{memory}"]
+    noisy = " (noisy)" if any(_spread(row) > _NOISY for row in pair) else ""
+    return [f"total: {names[1]} is {speed:.2f} times as fast as {names[0]}{memory}{noisy}"]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> list[str]:

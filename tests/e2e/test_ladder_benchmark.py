@@ -34,11 +34,11 @@ def test_training_iteration(
     """One iteration as a user writes it: zero_grad, forward, backward, step."""
     if device.type not in size.device_types:
         pytest.skip(f"{size.name} needs a GPU")
+    if reason := stage.unavailable(kernels, device):
+        pytest.skip(reason)
     if not pytestconfig.option.fuseproof_full:
         if size.name not in NIGHTLY_SIZES[device.type]:
             pytest.skip(f"{size.name} runs only with --full")
         if not kernels.brought and kernels is not default_kernel_set(device):
-            pytest.skip(f"{kernels.name} kernels run only with --full, or where Apex is missing")
-    if reason := stage.unavailable(kernels, device):
-        pytest.skip(reason)
+            pytest.skip(f"{kernels.name} kernels run only with --full: Apex's are here")
     measure(ladder_plan(stage, kernels, size, device))

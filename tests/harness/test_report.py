@@ -2,7 +2,7 @@
 
 import pytest
 
-from fuseproof.report import invalid_lines, ladder_tables
+from fuseproof.report import invalid_lines, kernel_table, ladder_tables
 
 BASES = {
     "0_textbook": None,
@@ -47,7 +47,7 @@ def cells(lines, name):
     """Return the row of that stage as a mapping from column to text."""
     header, row = (next(line for line in lines if line.startswith(start)) for start in ("stage", name))
     names = ["stage", "iteration ms", "spread", "device ms", "tokens/s", "peak MiB", "gain", "vs stage 1"]
-    names += ["of matmul", "compared", "change"]
+    names += ["of matmul", "compared", "change", "peak change"]
     assert header.split() == " ".join(names).split()
     values = row.replace(" INVALID", "_INVALID").split()
     assert len(values) == len(names)
@@ -74,6 +74,7 @@ def test_a_row_in_full():
         "of matmul": "34.5%",
         "compared": "-",
         "change": "-",
+        "peak change": "-",
     }
 
 
@@ -220,3 +221,39 @@ def test_invalid_lines():
         "INVALID adam_step/apex/fp32/10m: host-bound; throttled: sw_power_cap",
         "INVALID iteration/1_adam_fp32@apex/fp32/gpt2_small: a foreign process used the GPU",
     ]
+
+
+def timed_kernel(key, device_us, peak_bytes, q3=None):
+    """Return a kernel benchmark as a run file holds it."""
+    record = {
+        "key": key,
+        "metrics": {"device_time_ns": device_us * 1e3, "peak_bytes": peak_bytes, "launches": 3},
+        "invalid": [],
+    }
+    stats = {"q1": device_us, "median": device_us, "q3": q3 or device_us}
+    return {"extra_info": {"fuseproof": record}, "stats": stats}
+
+
+def test_a_kernel_that_became_hungrier_is_seen():
+    """Memory is compared beside time: twice the peak at the same time shows."""
+    old, new = timed_kernel("adam_step/x/fp32/y", 10.0, 2**20), timed_kernel("adam_step/x/fp32/y", 11.0, 2**21)
+    row = kernel_table([new], {"adam_step/x/fp32/y": old})[-1].split()
+    assert row[1:] == ["11.00", "0.0%", "-", "2.0", "3", "10.00", "+10.0%", "+100.0%"]
+
+
+def test_a_stage_that_became_hungrier_is_seen():
+    """The ladder compares the peak too."""
+    old, new = stage("1_adam_fp32", 200.0, peak_bytes=2**30), stage("1_adam_fp32", 200.0, peak_bytes=2**31)
+    lines = ladder_tables([new], {new["extra_info"]["fuseproof"]["key"]: old})
+    assert cells(lines, "1_")["peak change"] == "+100.0%"
+
+
+def test_noise_is_said():
+    """A result whose rounds spread by more than a fifth is marked: its change says nothing."""
+    assert "x noisy" in kernel_table([timed_kernel("x", 10.0, 1, q3=12.1)], {})[-1]
+    assert "noisy" not in kernel_table([timed_kernel("x", 10.0, 1, q3=11.9)], {})[-1]
+
+
+def test_no_kernel_no_table():
+    """Stages are the ladder's."""
+    assert kernel_table(LADDER, {}) == []

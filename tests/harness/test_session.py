@@ -72,6 +72,7 @@ def plan():
     return plan
 '''
 ONE = "def test_add(measure, plan):\n    measure(plan())\n"
+MORE = "def test_more(measure, plan):\n    measure(plan('more'))\n"
 LADDER = """
 import dataclasses
 
@@ -251,10 +252,31 @@ def test_the_ladder_shows_the_stored_time_and_the_change(project: Project) -> No
     stored_ms = project.document()["benchmarks"][0]["extra_info"]["fuseproof"]["metrics"]["iteration_time_ns"] / 1e6
     text = project.run("--benchmark-compare")
     row = line_with(text, "1_adam_fp32 ").split()
-    assert line_with(text, "iteration ms", "tokens/s").split()[-2:] == ["compared", "change"]
-    assert f"{stored_ms:.2f}" == row[-2]
-    now_ms, change = float(row[1]), float(row[-1].rstrip("%")) / 100
+    assert line_with(text, "iteration ms", "tokens/s").split()[-4:] == ["compared", "change", "peak", "change"]
+    row = [cell for cell in row if cell != "noisy"]
+    assert f"{stored_ms:.2f}" == row[-3]
+    assert row[-1] == "+0.0%"  # the peak
+    now_ms, change = float(row[1]), float(row[-2].rstrip("%")) / 100
     assert change == pytest.approx(now_ms / stored_ms - 1, abs=0.02)  # both are printed with two decimals
+
+
+def test_a_narrow_run_does_not_hide_the_older_one(project: Project) -> None:
+    """A benchmark that the newest run lacks is compared with the newest run before it that has it."""
+    project.write(test_two=MORE)
+    project.run("--benchmark-autosave")
+    project.run("--benchmark-autosave", "test_two.py")
+    text = project.run("--benchmark-compare")
+    assert "compared 2 of 2 benchmarks" in text
+    assert "what it lacks with the newest of the 1 before" in text
+
+
+@pytest.mark.parametrize("demand", ["--fuseproof-require=baseline", "--benchmark-compare-fail=median:1%"])
+def test_a_demanded_baseline_that_holds_nothing_to_compare_is_an_error(project: Project, demand: str) -> None:
+    """A readable run without any of these keys is no baseline: status 21, not a green gate."""
+    project.write(test_two=MORE)
+    project.run("--benchmark-autosave", "test_two.py")
+    text = project.run("test_one.py", "--benchmark-compare", demand, status=21)
+    assert "baseline required: no stored run holds any of these benchmarks" in text
 
 
 # --- nothing to compare with ------------------------------------------------------------------------------------------

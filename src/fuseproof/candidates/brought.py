@@ -70,6 +70,10 @@ def bring_layer_norm(option: str, spec: str, known: Mapping[str, Any]) -> NormCa
     """Return a candidate for a class with the signature of ``nn.LayerNorm``; arguments and errors as `bring_adam`."""
     name, kind = _load(option, spec, known)
     takes = _parameters(option, spec, kind, ())
+    if isinstance(kind, type) and not issubclass(kind, nn.Module):
+        raise BroughtError(
+            f"{option} {spec}: {kind.__name__} is no torch.nn.Module; give a class like torch.nn.LayerNorm."
+        )
     if not takes:
         raise BroughtError(
             f"{option} {spec}: {kind.__name__} takes no argument; "
@@ -99,7 +103,9 @@ def _load(option: str, spec: str, known: Mapping[str, Any]) -> tuple[str, Callab
     try:
         found: Any = importlib.import_module(match["module"])
     except Exception as error:  # noqa: BLE001  # whatever the user's module raises is told with its own line
-        raise BroughtError(f"{option} {spec}: {match['module']} cannot be imported: {_where(error)}") from None
+        raise BroughtError(
+            f"{option} {spec}: {match['module']} cannot be imported: {_where(error)}{_hint(error)}"
+        ) from None
     for part in match["attr"].split("."):
         if not hasattr(found, part):
             names = ", ".join(each for each in vars(found) if not each.startswith("_"))
@@ -108,6 +114,10 @@ def _load(option: str, spec: str, known: Mapping[str, Any]) -> tuple[str, Callab
     if not callable(found):
         raise BroughtError(f"{option} {spec}: {match['attr']} is no class but {found!r}.")
     return match["name"], found
+
+
+def _hint(error: Exception) -> str:
+    return "; is its folder on PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
 
 
 def _where(error: Exception) -> str:

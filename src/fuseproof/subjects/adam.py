@@ -160,8 +160,8 @@ class AdamStep:
             1.5 * rounded * eps32 * torch.maximum(param.abs(), new_param.abs()).double() + (16 * eps32 + slack) * terms,
             Budget(
                 1.0,
-                "three roundings a step at the parameter's size (decay factor, decay, sum), 16 eps of the terms of the "
-                f"update, {power:g} ulps of the power in the bias correction",
+                "three roundings a step at the parameter's size (decay factor, decay, sum), 16 eps of its terms"
+                + f", {power:g} ulps of the power in the bias correction" * (power > 0),
             ),
             f"{self.candidate.name}, step {step}",
         )

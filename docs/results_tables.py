@@ -1,4 +1,4 @@
-"""Print the tables of a results page from the history: ``python docs/results_tables.py nvidia-h200 NIGHT``.
+"""Print the tables of a results page from the history: ``python docs/results_tables.py nvidia-h200 b9d0ea68``.
 
 Medians over the processes of one night; the spread is their sample standard deviation over their mean.
 """
@@ -20,7 +20,10 @@ def spread(values: list[float]) -> str:
 def main(machine: str, night: str) -> None:
     """Print ladder, kernels and agreement with the profiler."""
     history = History(ROOT)
-    runs = [history.load(file).document for file in history.nights(machine)[night]]
+    files = history.nights(machine).get(night)
+    if files is None:
+        sys.exit(f"{machine} has no night {night!r}; it has {', '.join(history.nights(machine)) or 'none'}")
+    runs = [history.load(file).document for file in files]
     records: dict[str, list[dict]] = {}
     for run in runs:
         for benchmark in run["benchmarks"]:
@@ -93,4 +96,8 @@ def print_kernels(kernels: dict[str, list[dict]]) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(
+            f"usage: python {sys.argv[0]} MACHINE NIGHT (the folder in bench_history, and the third part of a file's name)"
+        )
     main(*sys.argv[1:])

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from fuseproof import preflight
+from fuseproof import __version__, preflight
 
 # The status of a run that cannot answer the question it was asked; 0 and argparse's 2 are the others.
 CANNOT_ANSWER = 21
@@ -18,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="fuseproof",
         description="Are the fused kernels still right, and is nothing slower or hungrier, on this GPU?",
     )
+    parser.add_argument("--version", action="version", version=f"fuseproof {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for add in (_add_doctor,):
         add(commands)

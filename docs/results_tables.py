@@ -98,6 +98,6 @@ def print_kernels(kernels: dict[str, list[dict]]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(
-            f"usage: python {sys.argv[0]} MACHINE NIGHT (the folder in bench_history, and the third part of a file's name)"
+            f"usage: python {sys.argv[0]} MACHINE NIGHT (a folder in bench_history; the third part of a file's name)"
         )
     main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""An upgrade judged in pairs, look after look (docs/verdicts.md, section 7): slower, equal, or not yet known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fuseproof.verdicts import noise
+from fuseproof.verdicts.noise import Floats, student
+from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
+
+__all__ = ["LOOKS", "Look", "judge_looks", "look", "remaining"]
+
+LOOKS = (4, 8, 12, 16, 24)
+"""Pairs of processes, whole ABBA blocks, at which is looked; the error is shared among the looks."""
+
+SLOWER_TAIL = 0.01  # over all looks and pairs: the chance that an equal environment is called slower
+EQUAL_TAIL = 0.05  # over all looks, for each pair: the chance that one slower by twice the tolerance is called equal
+INTERVAL_TAIL = 0.025
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at pair differences: arrays over benchmarks.
+
+    Attributes:
+        effect_ln: D, the median difference.
+        se_ln: its standard error.
+        nu: degrees of freedom.
+        slower: D above the tolerance, and proven above 0.
+        equal: D within the tolerance, and proven below twice the tolerance.
+
+    """
+
+    effect_ln: Floats
+    se_ln: Floats
+    nu: Floats
+    slower: npt.NDArray[np.bool_]
+    equal: npt.NDArray[np.bool_]
+
+
+def look(differences_ln: Floats, ln_duration: Floats, tests: int, tolerance_ln: float, floor_ln2: Floats) -> Look:
+    """Look at differences (..., pairs, benchmarks) of tonight over the old environment; NaN where a pair did not run.
+
+    Slower is asked first: whoever is proven slower is not equal, however little. All benchmarks, decided ones too,
+    teach how much differences vary.
+    """
+    count = np.sum(~np.isnan(differences_ln), axis=-2)
+    effect = noise.median(differences_ln, -2)
+    residuals = differences_ln - effect[..., None, :]
+    df = count - 1.0
+    if df.ndim == 1 or np.ptp(df) == 0:
+        df = df if np.ptp(df) else np.asarray(df.flat[0])
+    variance, nu = noise.shrunken(residuals, df, ln_duration, floor_ln2)
+    se = np.sqrt(variance * np.pi / 2 / count)
+    slower = (effect > tolerance_ln) & (effect - student(SLOWER_TAIL / len(LOOKS) / tests, nu) * se > 0)
+    equal = (effect <= tolerance_ln) & (effect + student(EQUAL_TAIL / len(LOOKS), nu) * se < 2 * tolerance_ln)
+    return Look(effect, np.asarray(se), np.broadcast_to(nu, effect.shape), slower, equal & ~slower)
+
+
+def judge_looks(
+    differences_ln: Mapping[Pair, Sequence[float]],
+    ln_durations: Mapping[Pair, float],
+    *,
+    tolerance_ln: float,
+    resolution_ns: float = 0.0,
+) -> list[Verdict]:
+    """Return the verdicts that all looks so far allow: REGRESSED, PASS, or INCONCLUSIVE(UNDECIDED), worst first.
+
+    A verdict of an earlier look stands. Call it after each block; what is UNDECIDED after the last look stays so.
+
+    Args:
+        differences_ln: by pair, new over old for each pair of processes, in the order in which they ran.
+        ln_durations: by pair, the logarithm of its duration in nanoseconds, for the trend of the noise.
+        tolerance_ln: the largest slow-down that is none.
+        resolution_ns: the step of the clock.
+
+    """
+    sound = {pair: [float(v) for v in values] for pair, values in differences_ln.items() if _is_sound(values)}
+    verdicts = {
+        pair: Verdict(pair, Outcome.INVALID, (Reason.BAD_VALUE,), detail=f"{pair}: a difference is not a finite number")
+        for pair in differences_ln.keys() - sound.keys()
+    }
+    tests = max(1, len(differences_ln))
+    for pairs_run in LOOKS:
+        ready = sorted(pair for pair, values in sound.items() if len(values) >= pairs_run)
+        undecided = [pair for pair in ready if pair not in verdicts or Reason.UNDECIDED in verdicts[pair].reasons]
+        known = sorted(pair for pair, values in sound.items() if len(values) >= LOOKS[0])
+        if not undecided:
+            continue
+        table = np.full((pairs_run, len(known)), np.nan)
+        for column, pair in enumerate(known):
+            kept = sound[pair][:pairs_run]
+            table[: len(kept), column] = kept
+        durations = np.array([ln_durations.get(pair, 0.0) for pair in known])
+        floor = 2 * noise.resolution_variance(durations, resolution_ns)  # two readings
+        seen = look(table, durations, tests, tolerance_ln, floor)
+        for pair in undecided:
+            verdicts[pair] = _verdict(seen, known.index(pair), pair, pairs_run, tests, tolerance_ln)
+    for pair in sound.keys() - verdicts.keys():
+        verdicts[pair] = Verdict(pair, Outcome.INCONCLUSIVE, (Reason.UNDECIDED,), detail=f"fewer than {LOOKS[0]} pairs")
+    return sorted(verdicts.values(), key=lambda verdict: verdict.order)
+
+
+def remaining(verdicts: Sequence[Verdict]) -> tuple[Pair, ...]:
+    """Return the pairs that the next block of processes must run."""
+    undecided = (v for v in verdicts if Reason.UNDECIDED in v.reasons and v.processes < LOOKS[-1])
+    return tuple(sorted(verdict.pair for verdict in undecided))
+
+
+def _is_sound(values: Sequence[float]) -> bool:
+    numbers = (isinstance(v, int | float | np.floating) and not isinstance(v, bool) for v in values)
+    return all(numbers) and bool(np.all(np.isfinite(np.asarray(values, dtype=np.float64))))
+
+
+def _verdict(seen: Look, column: int, pair: Pair, count: int, tests: int, tolerance_ln: float) -> Verdict:
+    effect, se, nu = float(seen.effect_ln[column]), float(seen.se_ln[column]), float(seen.nu[column])
+    block = max(tolerance_ln, float(student(SLOWER_TAIL / len(LOOKS) / tests, nu)) * se)
+    half = float(student(INTERVAL_TAIL, nu)) * se
+    outcome = Outcome.INCONCLUSIVE
+    reasons: tuple[Reason, ...] = (Reason.UNDECIDED,)
+    if seen.slower[column] or seen.equal[column]:
+        outcome, reasons = (Outcome.REGRESSED if seen.slower[column] else Outcome.PASS), ()
+    return Verdict(
+        pair,
+        outcome,
+        reasons,
+        effect_ln=effect,
+        interval_ln=(effect - half, effect + half),
+        bound_ln=block,
+        mde_ln=block + 2 * se,
+        nu=nu,
+        processes=count,
+    )

@@ -1,0 +1,175 @@
+"""Nights as recorded, and which of them are clean for a pair; how each metric is gated.
+
+A night holds one mapping from pairs to values for each fresh process. Values are as recorded: nanoseconds, bytes,
+counts, names. Nothing is stored that follows from them and from the marks of earlier verdicts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
+
+__all__ = [
+    "DEFAULT_RULES",
+    "Kind",
+    "Night",
+    "Rule",
+    "Values",
+    "accept",
+    "fault_of",
+    "is_valid",
+    "segments",
+    "value_ln",
+    "values_ln",
+]
+
+Values = Mapping[Pair, Any]
+
+
+class Kind(Enum):
+    """How a metric is judged: by its noise, exactly, or exactly beyond a margin of bytes."""
+
+    STOCHASTIC = "stochastic"
+    EXACT = "exact"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one metric is gated.
+
+    Attributes:
+        metric: its name in a record.
+        kind: how it is judged.
+        tolerance_ln: the largest slow-down that never blocks by itself (memory: the relative part of the margin).
+        resolution_ns: the step of its clock.
+        margin_bytes: the absolute part of a memory margin.
+
+    """
+
+    metric: str
+    kind: Kind
+    tolerance_ln: float = 0.0
+    resolution_ns: float = 0.0
+    margin_bytes: int = 0
+
+
+DEFAULT_RULES = (
+    Rule("device_time_ns", Kind.STOCHASTIC, tolerance_ln=math.log(1.01), resolution_ns=32.0),  # CUDA events: 32 ns
+    Rule("iteration_time_ns", Kind.STOCHASTIC, tolerance_ln=math.log(1.01), resolution_ns=1.0),
+    Rule("peak_bytes", Kind.MEMORY, tolerance_ln=math.log(1.005), margin_bytes=2**20),
+    Rule("launches", Kind.EXACT),
+    Rule("kernels_hash", Kind.EXACT),
+)
+"""Host time is reported and not gated: it varies by 14 to 32 % between processes; its causes are gated exactly."""
+
+
+@dataclass(frozen=True)
+class Night:
+    """The processes of one session, and what was said of them.
+
+    Attributes:
+        name: unique and constant; marks refer to it.
+        screening: one mapping per process that ran the suite; a calibration is one night with many.
+        confirming: the confirming processes of the environment under test; they never enter a night's value.
+        trusted: the processes of the trusted environment that ran in pairs with `confirming`, in the same order.
+        invalid: by key: why a measurement must not be judged.
+        methods: by key: hash of the method; values of different methods are not comparable.
+        software: inventory of all that is installed (an upgrade changes it).
+        host: driver, firmware: what a pair of environments on one host shares.
+        sm_clock_mhz: the clock that the spin probe saw.
+        marks: earlier verdicts, from `verdict.marks_of`.
+        accepted: pairs whose new level was accepted with this night; without a value: retired.
+
+    """
+
+    name: str
+    screening: Sequence[Values]
+    confirming: Sequence[Values] = ()
+    trusted: Sequence[Values] = ()
+    invalid: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    methods: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+    host: Mapping[str, str] = field(default_factory=dict)
+    sm_clock_mhz: float | None = None
+    marks: Mapping[Pair, Mark] = field(default_factory=dict)
+    accepted: frozenset[Pair] = frozenset()
+
+    @property
+    def pairs(self) -> set[Pair]:
+        """All pairs that a screening process has a value of."""
+        return {pair for values in self.screening for pair in values}
+
+
+def accept(night: Night, pairs: Iterable[Pair]) -> Night:
+    """Return the night as the first of a new segment of these pairs (section 6); their noise carries over."""
+    return replace(night, accepted=night.accepted | frozenset(pairs))
+
+
+def fault_of(value: object) -> str | None:
+    """Say what is wrong with a time or a count of bytes, None for a finite number above 0."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return f"{value!r:.60} is not a number"
+    try:
+        return None if 0 < float(value) < math.inf else f"{value!r:.60} is not a finite number above 0"
+    except OverflowError:
+        return "a number too large"
+
+
+def values_ln(processes: Iterable[Values], pair: Pair) -> list[float]:
+    """Return the logarithms of a pair's sound values, process by process; unsound and absent ones are left out."""
+    found = (values[pair] for values in processes if pair in values)
+    return [math.log(value) for value in found if fault_of(value) is None]
+
+
+def value_ln(night: Night, pair: Pair) -> float:
+    """Return a night's value: the median over its screening processes; NaN without a sound one (section 1)."""
+    values = values_ln(night.screening, pair)
+    return float(np.median(values)) if values else math.nan
+
+
+def segments(history: Sequence[Night], pair: Pair) -> list[list[int]]:
+    """Return the indices of the pair's clean nights, segment by segment, the newest segment first (sections 1, 6).
+
+    Clean: has a value, is not INVALID, not REGRESSED, not since the night a regression is located at, and not the
+    newest night while that is held for a second one. A suspect that was cleared stays in.
+    """
+    index = {night.name: position for position, night in enumerate(history)}
+    starts: set[int] = {0}
+    unclean: set[int] = set()
+    newest = None
+    for position, night in enumerate(history):
+        mark = night.marks.get(pair)
+        since = position if mark is None or mark.since is None else min(index.get(mark.since, position), position)
+        if mark is not None and mark.outcome is Outcome.REGRESSED:
+            unclean.update(range(since, position + 1))
+        if pair in night.accepted:
+            starts.add(position)
+            unclean.discard(position)
+        if mark is not None and mark.outcome is Outcome.IMPROVED:
+            starts.add(since)
+        if pair.key in night.invalid or (mark is not None and mark.outcome is Outcome.INVALID):
+            unclean.add(position)
+        elif any(pair in values for values in night.screening):
+            newest = (position, mark)
+        else:
+            unclean.add(position)
+    if newest is not None and newest[1] is not None and {Reason.HELD, Reason.FASTER} & set(newest[1].reasons):
+        unclean |= {newest[0]} - starts
+    bounds = [*sorted(starts), len(history)]
+    parts = [[i for i in range(low, high) if i not in unclean] for low, high in itertools.pairwise(bounds)]
+    return parts[::-1]
+
+
+def is_valid(night: Night, pair: Pair, value: float) -> bool:
+    """Return whether a night's value was measured properly, whatever was said of it."""
+    mark = night.marks.get(pair)
+    return not math.isnan(value) and pair.key not in night.invalid and (mark is None or mark.outcome != Outcome.INVALID)

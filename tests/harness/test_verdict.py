@@ -1,0 +1,686 @@
+"""The gate's verdicts, from recorded nights to outcome, reason, numbers and status: golden cases and hard inputs."""
+
+import datetime
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fuseproof.verdicts import bounds, controls, noise
+from fuseproof.verdicts.baseline import build_family
+from fuseproof.verdicts.night import DEFAULT_RULES, Kind, Night, Rule, accept, segments
+from fuseproof.verdicts.nightly import Evidence, confirm_plan, judge, screen
+from fuseproof.verdicts.recorded import night_of
+from fuseproof.verdicts.verdict import (
+    SUITE,
+    Control,
+    Mark,
+    Outcome,
+    Pair,
+    Reason,
+    Verdict,
+    Waiver,
+    WaiverError,
+    apply_waivers,
+    closing_line,
+    exit_status,
+    marks_of,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+PATTERN = (-1.3, -0.7, -0.4, -0.1, 0.1, 0.4, 0.7, 1.3)
+TIME = Rule("device_time_ns", Kind.STOCHASTIC, tolerance_ln=0.01)
+RULES = (TIME, *DEFAULT_RULES[2:])
+OLD, NEW = {"torch": "2.11"}, {"torch": "2.12"}
+FIRST_DRIVER, NEXT_DRIVER = {"driver": "580"}, {"driver": "590"}
+PLUS_2 = {"0": 2.0}
+
+
+def golden(name):
+    """Return the cases of a golden file as parameters with worded ids."""
+    return [pytest.param(case, id=case["id"]) for case in json.loads((GOLDEN / name).read_text())["cases"]]
+
+
+def pair(benchmark):
+    """Return the pair of a benchmark by its number."""
+    return Pair(f"op/candidate/fp32/{int(benchmark):02d}", TIME.metric)
+
+
+def process(percent, duration_ns=1e6):
+    """Return one process's values from logarithms times 100 by benchmark."""
+    return {pair(benchmark): duration_ns * math.exp(value / 100) for benchmark, value in percent.items()}
+
+
+def pattern_night(number, benchmarks=8, sigma=0.2, duration_ns=1e6):
+    """Return night `number` of the pattern; the first also holds eight processes that show their spread."""
+    night = {b: sigma * PATTERN[(number + b) % 8] for b in range(benchmarks)}
+    spread = [{b: sigma * PATTERN[(k + b) % 8] for b in range(benchmarks)} for k in range(8)] if number == 0 else []
+    return Night(
+        f"night{number}",
+        [process(night, duration_ns)],
+        confirming=[process(each, duration_ns) for each in spread],
+        software=OLD,
+        host=FIRST_DRIVER,
+        sm_clock_mhz=1980.0,
+    )
+
+
+def pattern(nights=8, **options):
+    """Return nights of the pattern, oldest first."""
+    return [pattern_night(number, **options) for number in range(nights)]
+
+
+def tonight_of(percent, name="tonight", benchmarks=8, duration_ns=1e6):
+    """Return a night with one process; benchmarks that are not named lie on their baseline."""
+    everything = dict.fromkeys(range(benchmarks), 0.0) | {int(b): value for b, value in percent.items()}
+    return Night(name, [process(everything, duration_ns)], software=OLD, host=FIRST_DRIVER, sm_clock_mhz=1980.0)
+
+
+def run(screening, confirming, trusted=None):
+    """Follow the plan until it ends or nothing is left to run; return verdicts, status and the number of processes."""
+    evidence = Evidence()
+    while plan := confirm_plan(screening, evidence):
+        done = len(evidence.tonight)
+        if done >= len(confirming):
+            break
+        assert plan.whole_suite or set(plan.pairs) <= {p for values in screening.tonight.screening for p in values}
+        evidence = evidence.add(confirming[done], trusted[done] if screening.paired else None)
+    verdicts = judge(screening, evidence)
+    return verdicts, exit_status(verdicts), len(evidence.tonight)
+
+
+def judged(history, tonight, confirming=(), trusted=None, **options):
+    """Screen, confirm and judge in one."""
+    return run(screen(history, tonight, rules=RULES, **options), confirming, trusted)
+
+
+def of(verdicts, wanted):
+    """Return the one verdict on a pair."""
+    (found,) = [verdict for verdict in verdicts if verdict.pair == wanted]
+    return found
+
+
+# --- golden numbers ---
+
+NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())
+
+
+@pytest.mark.parametrize(("value", "inverse"), NUMBERS["trigamma_inverse"])
+def test_trigamma_inverse(value, inverse):
+    """Newton's iteration ends at the tabled values."""
+    assert inverse == pytest.approx(float(noise.trigamma_inverse(value)), rel=1e-6)
+
+
+def test_shrink():
+    """Eight variances of one duration are drawn to their common level by the tabled amounts."""
+    expected = NUMBERS["shrink"]
+    variance, nu = noise.shrink(np.array(expected["variances"]), expected["df"], np.zeros(8))
+
+    assert expected["nu"] == pytest.approx(float(nu[0]), rel=1e-6)
+    assert [expected["first"], expected["fourth"]] == pytest.approx([variance[0], variance[3]], rel=1e-5)
+
+
+@pytest.mark.parametrize("expected", NUMBERS["limits"], ids=lambda each: f"sigma-{each['sigma_percent']}")
+def test_limits(expected):
+    """S, B and the detectable effect of the pattern's benchmarks."""
+    screened = screen(pattern(sigma=expected["sigma_percent"]), tonight_of({}), rules=RULES).screened[0]
+    limits = screened.unpaired
+    seen = [
+        screened.family.variance_ln2[0] * 1e4,
+        *(each[0] * 100 for each in (limits.screen, limits.block, limits.mde)),
+    ]
+
+    assert [expected[name] for name in ("variance", "screen", "block", "mde")] == pytest.approx(seen, abs=6e-5)
+
+
+# --- golden cases: one benchmark ---
+
+
+def history_of(case):
+    """Return a case's history."""
+    duration_ns = case.get("duration_ns", 1e6)
+    nights = pattern(case.get("nights", 8), sigma=case.get("sigma", 0.2), duration_ns=duration_ns)
+    for number, mark in case.get("marked", {}).items():
+        night, shift = nights[int(number)], math.exp(mark["shift"] / 100)
+        values = [{**night.screening[0], pair(0): night.screening[0][pair(0)] * shift}]
+        nights[int(number)] = replace(night, screening=values, marks={pair(0): Mark(Outcome(mark["outcome"]))})
+    if wild := case.get("wild"):
+        night, benchmark = nights[wild["night"]], pair(wild["benchmark"])
+        value = duration_ns * math.exp(wild["value"] / 100)
+        nights[wild["night"]] = replace(night, screening=[{**night.screening[0], benchmark: value}])
+    if "accepted" in case:
+        nights.append(accept(tonight_of({0: case["accepted"]}, "accepted"), [pair(0)]))
+    return nights
+
+
+@pytest.mark.parametrize("case", golden("nightly.json"))
+def test_golden_benchmark(case):
+    """One benchmark of eight, from eight nights and tonight's processes to verdict, reason, numbers and status."""
+    expected, ask = case["expect"], pair(case.get("ask", 0))
+    history, tonight = history_of(case), tonight_of(case["tonight"], duration_ns=case.get("duration_ns", 1e6))
+    if case.get("new_host"):
+        tonight = replace(tonight, host=NEXT_DRIVER)
+    rules = (replace(TIME, resolution_ns=case.get("resolution_ns", 0.0)),)
+    count = max([0, *(len(values) for values in case.get("confirming", {}).values())])
+    confirming = [process({b: v[k] for b, v in case["confirming"].items()}) for k in range(count)]
+    still = {b: [0.0] * count for b in case.get("confirming", {})}
+    trusted = [process({b: v[k] for b, v in case.get("trusted", still).items()}) for k in range(count)]
+    screening = screen(history, tonight, rules=rules, paired=case.get("paired", False))
+    verdicts, status, processes = run(screening, confirming, trusted)
+    if case.get("again"):
+        history = [*history, replace(tonight, confirming=confirming, marks=marks_of(verdicts))]
+        screening = screen(history, replace(tonight, name="next"), rules=rules, paired=case.get("paired", False))
+        verdicts, status, processes = run(screening, confirming, trusted)
+    verdict = of(verdicts, ask)
+    family = screening.screened[0].family
+    column = family.pairs.index(ask)
+    variance = family.variance_ln2[column] * 1e4
+    seen = {
+        "verdict": verdict.label,
+        "status": status,
+        "processes": processes,
+        "effect": verdict.effect_ln * 100,
+        "bound": verdict.bound_ln * 100,
+        "mde": verdict.mde_ln * 100,
+        "screen": screening.screened[0].unpaired.screen[column] * 100,
+        "nights": verdict.nights,
+        "nu": family.nu[column],
+        "since": verdict.since,
+        "variance": variance,
+        "variance_above": expected.get("variance_above") if variance > expected.get("variance_above", 0) else variance,
+    }
+
+    for name, value in expected.items():
+        # 3.57 and .0301 are given to three digits.
+        close = pytest.approx(value, rel=1e-5, abs=6e-5) if isinstance(value, float) else value
+        assert (name, seen[name]) == (name, close)
+    assert verdict.interval_ln[0] < verdict.effect_ln < verdict.interval_ln[1]
+
+
+def test_few_nights_alone_promise_no_more_than_they_hold():
+    """With four nights only 3 B blocks, so twice the tolerance would not be seen: UNGATEABLE, not PASS."""
+    alone, _, _ = judged(pattern(4), tonight_of({}))
+    in_pairs, _, _ = judged(pattern(4), tonight_of({}), paired=True)
+
+    assert {"UNGATEABLE"} == {verdict.label for verdict in alone}
+    assert all(verdict.mde_ln > 3 * verdict.bound_ln for verdict in alone)
+    assert {"PASS"} == {verdict.label for verdict in in_pairs}
+
+
+# --- golden cases: the suite ---
+
+
+@pytest.mark.parametrize("case", golden("suite.json"))
+def test_golden_suite(case):
+    """A shift of the whole suite has one verdict, whose members have none of their own; of a part, one each."""
+    expected, history = case["expect"], pattern(benchmarks=24)
+    shifts = {b: case["by"] * (b < case["moved"]) for b in range(24)}
+    tonight = replace(
+        tonight_of(shifts, benchmarks=24),
+        sm_clock_mhz=1980.0 * case.get("sm_clock", 1.0),
+        software=NEW if case.get("new_software") else OLD,
+        host=NEXT_DRIVER if case.get("new_host") else FIRST_DRIVER,
+    )
+    trusted = [process({b: case.get("trusted_by", 0.0) * (b < case["moved"]) for b in range(24)})] * 9
+    options = {"paired": case.get("paired", False)}
+    verdicts, status, _ = judged(history, tonight, [process(shifts)] * 9, trusted, **options)
+    if case.get("again"):
+        history = [*history, replace(tonight, marks=marks_of(verdicts))]
+        verdicts, status, _ = judged(history, replace(tonight, name="next"), [process(shifts)] * 9, trusted, **options)
+    suite = [verdict for verdict in verdicts if verdict.pair.key == SUITE]
+    others = Counter(str(verdict.outcome) for verdict in verdicts if verdict.pair.key != SUITE)
+
+    assert expected["suite"] == (suite[0].label if suite else None)
+    assert expected["counts"] == others
+    assert expected["status"] == status
+    if suite:
+        assert tuple(pair(b) for b in range(expected["members"])) == suite[0].members
+
+
+def test_a_suite_alarm_that_three_processes_do_not_show_again_is_none():
+    """Then each benchmark is judged for itself, and cleared."""
+    verdicts, status, processes = judged(
+        pattern(benchmarks=24),
+        tonight_of(dict.fromkeys(range(24), 4.0), benchmarks=24),
+        [process(dict.fromkeys(range(24), 0.0))] * 5,
+    )
+
+    assert ({"PASS(NOT_CONFIRMED)"}, 0, 3) == ({verdict.label for verdict in verdicts}, status, processes)
+
+
+def test_who_stands_out_of_a_shifted_suite_is_not_covered_by_it():
+    """Slow clocks explain 4 %, not the 20 % of one benchmark: it is regressed in its own right."""
+    shifts = dict.fromkeys(range(24), 4.0) | {3: 20.0}
+    tonight = replace(tonight_of(shifts, benchmarks=24), sm_clock_mhz=1980.0 * 0.96)
+    verdicts, status, _ = judged(pattern(benchmarks=24), tonight, [process(shifts)] * 8)
+
+    assert (verdicts[0].label, len(verdicts[0].members)) == ("INVALID(CLOCKS)", 23)
+    assert (of(verdicts, pair(3)).label, status) == ("REGRESSED", 20)
+
+
+# --- golden cases: creep ---
+
+
+CREEPER = 2  # twenty nights of the pattern have the median 0 there
+
+
+def creep_nights(last, step, benchmarks=24, nights=20):
+    """Judge night after night while one benchmark gains `step` a night; yield each night's number and verdict on it."""
+    history = pattern(nights, benchmarks=benchmarks)
+    for number in range(1, last + 1):
+        shifts = {CREEPER: number * step}
+        tonight = tonight_of(shifts, f"creep{number}", benchmarks=benchmarks)
+        verdicts, _, _ = judged(history, tonight, [process(shifts)] * 5)
+        yield number, of(verdicts, pair(CREEPER)), history
+        history = [*history, replace(tonight, marks=marks_of(verdicts))]
+
+
+def test_golden_creep():
+    """+0.08 % a night is found against the anchor on night 15; the rolling baseline follows it and sees nothing."""
+    expected = NUMBERS["creep"]
+    seen = list(creep_nights(expected["found_on_night"] + 3, expected["step_percent"]))
+    by_anchor = [number for number, verdict, _ in seen if verdict.label == "REGRESSED(CREEP)"]
+
+    assert expected["found_on_night"] == by_anchor[0]
+    assert all(verdict.effect_ln <= verdict.bound_ln for number, verdict, _ in seen if number < by_anchor[0])
+    assert all(verdict.outcome is Outcome.REGRESSED for number, verdict, _ in seen if number >= by_anchor[0])
+    found = seen[by_anchor[0] - 1][1]
+    assert (pytest.approx(found.effect_ln * 100), found.nights) == (1.04, 20)
+    assert found.since.startswith("creep")
+
+
+def test_mended_creep_is_not_reported_again():
+    """Three of the last five nights are still high; tonight is not."""
+    *_, (_, _, history) = creep_nights(17, 0.08)
+    verdicts, status, _ = judged(history, tonight_of({}, benchmarks=24))
+
+    assert (of(verdicts, pair(CREEPER)).label, status) == ("PASS", 0)
+
+
+@pytest.mark.parametrize(
+    ("trusted_percent", "label"),
+    [
+        pytest.param(0.0, "REGRESSED(CREEP)", id="environment"),
+        pytest.param(1.2, "INCONCLUSIVE(MACHINE_DRIFT)", id="machine"),
+    ],
+)
+def test_pairs_say_who_crept(trusted_percent, label):
+    """Where the trusted environment runs, it decides whether the software or the machine has become slower."""
+    *_, (_, _, history) = creep_nights(15, 0.08)
+    shifts = {CREEPER: 1.2}
+    tonight = tonight_of(shifts, benchmarks=24)
+    trusted = [process({CREEPER: trusted_percent})] * 5
+    verdicts, _, _ = judged(history, tonight, [process(shifts)] * 5, trusted, paired=True)
+
+    assert label == of(verdicts, pair(CREEPER)).label
+
+
+def test_ten_nights_of_a_third_of_a_percent():
+    """Each step hides in the noise; together they do not."""
+    labels = [verdict.label for _, verdict, _ in creep_nights(10, 0.3)]
+
+    assert any(label.startswith("REGRESSED") for label in labels)
+
+
+# --- golden cases: exact metrics ---
+
+
+@pytest.mark.parametrize("case", golden("exact.json"))
+def test_golden_exact(case):
+    """Counts, names and bytes are compared, with one confirming process and, for memory, a margin."""
+    asked = Pair("op/candidate/fp32/00", case["metric"])
+    value = math.nan if case["tonight"] == "nan" else case["tonight"]
+    confirming = case.get("confirming", value)
+    history = [Night(f"night{number}", [{asked: case["before"]}]) for number in range(3)]
+    verdicts, status, _ = judged(
+        history, Night("tonight", [{asked: value}]), [] if confirming is None else [{asked: confirming}]
+    )
+
+    assert (case["expect"]["verdict"], case["expect"]["status"]) == (of(verdicts, asked).label, status)
+    assert case["expect"]["verdict"] != "INVALID(BAD_VALUE)" or str(asked) in verdicts[0].message
+
+
+def test_an_unstable_count_does_not_become_what_is_allowed():
+    """Two launches in one of two processes tonight are no baseline for two launches tomorrow."""
+    asked = Pair("op", "launches")
+    history = [Night("before", [{asked: 1}])]
+    unstable = Night("unstable", [{asked: 2}])
+    verdicts, _, _ = judged(history, unstable, [{asked: 1}])
+    verdicts, _, _ = judged(
+        [*history, replace(unstable, marks=marks_of(verdicts))], Night("tonight", [{asked: 2}]), [{asked: 2}]
+    )
+
+    assert of(verdicts, asked).label == "REGRESSED(EXACT)"
+
+
+# --- what cannot be judged ---
+
+
+def test_missing_key():
+    """A benchmark of the history that a full selection did not run is MISSING; of a narrowed one, not asked for."""
+    tonight = tonight_of({}, benchmarks=7)
+
+    verdicts, status, _ = judged(pattern(), tonight)
+    assert (of(verdicts, pair(7)).label, status) == ("MISSING", 21)
+
+    verdicts, status, _ = judged(pattern(), tonight, full_selection=False)
+    assert (len(verdicts), status) == (7, 0)
+
+
+def test_accepting_an_absence_retires_a_key():
+    """What was removed on purpose is missed no longer."""
+    history = [*pattern(), accept(tonight_of({}, "last", benchmarks=7), [pair(7)])]
+    verdicts, status, _ = judged(history, tonight_of({}, benchmarks=7))
+
+    assert (len(verdicts), status) == (7, 0)
+
+
+def test_empty_history_is_new():
+    """With nothing to judge by, status 0; with the gate required, 21."""
+    verdicts, status, _ = judged([], tonight_of({}))
+
+    assert ({"NEW(NO_BASELINE)"}, 0) == ({verdict.label for verdict in verdicts}, status)
+    assert exit_status(verdicts, required_gate=True) == 21
+
+
+def test_one_night_without_replicates_is_no_baseline():
+    """Neither a spread of nights nor one of processes is known, so nothing is said."""
+    verdicts, _, _ = judged([tonight_of({}, "only")], tonight_of({0: 5.0}))
+
+    assert {"NEW(NO_NOISE)"} == {verdict.label for verdict in verdicts}
+
+
+BAD = {"nan": math.nan, "infinite": math.inf, "zero": 0.0, "negative": -1.0, "text": "fast", "none": None, "bool": True,
+       "huge": 10**400, "list": [1.0]}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", BAD.values(), ids=BAD.keys())
+def test_unsound_value_tonight_is_invalid_and_named(value):
+    """No value that is no time becomes a verdict about time, or an exception."""
+    tonight = tonight_of({})
+    tonight = replace(tonight, screening=[{**tonight.screening[0], pair(3): value}])
+    verdicts, status, _ = judged(pattern(), tonight)
+
+    assert (of(verdicts, pair(3)).label, status) == ("INVALID(BAD_VALUE)", 21)
+    assert str(pair(3)) in of(verdicts, pair(3)).message
+    assert {"PASS"} == {verdict.label for verdict in verdicts if verdict.pair != pair(3)}
+
+
+@pytest.mark.parametrize("value", BAD.values(), ids=BAD.keys())
+def test_unsound_value_in_the_history_is_set_aside_and_named(value):
+    """One poisoned night is not used; it neither stops the gate nor moves a baseline."""
+    history = pattern()
+    history[4] = replace(history[4], screening=[{**history[4].screening[0], pair(3): value}])
+    screening = screen(history, tonight_of({}), rules=RULES)
+
+    assert of(judge(screening), pair(3)).nights == 7
+    assert len(screening.set_aside) == 1
+    assert str(pair(3)) in screening.set_aside[0]
+    assert "night4" in screening.set_aside[0]
+
+
+@pytest.mark.parametrize("value", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "unpaired"])
+def test_unsound_confirmation_is_invalid_and_named(value, paired):
+    """A suspect whose confirmation is broken is neither cleared nor blocked, and the plan ends."""
+    confirming = [{pair(0): value}] * 30
+    verdicts, status, processes = judged(
+        pattern(), tonight_of(PLUS_2), confirming, [process({0: 0.0})] * 30, paired=paired
+    )
+
+    assert (of(verdicts, pair(0)).label, status) == ("INVALID(BAD_VALUE)", 21)
+    assert processes == 1
+
+
+def test_a_suspect_that_crashes_in_each_process_stays_unconfirmed():
+    """The plan ends after some processes, and the verdict says how many measured it."""
+    verdicts, status, processes = judged(pattern(), tonight_of(PLUS_2), [{}] * 50)
+
+    assert (of(verdicts, pair(0)).label, status, processes) == ("INVALID(UNCONFIRMED)", 21, 8)
+    assert "0 of 5" in of(verdicts, pair(0)).message
+
+
+def test_spoiled_measurement_is_invalid_with_its_reason():
+    """What the measuring half refused is not judged, whether it posted a number or not."""
+    key = pair(0).key
+    for tonight in (tonight_of({}), Night("tonight", [process(dict.fromkeys(range(1, 8), 0.0))])):
+        verdicts, status, _ = judged(pattern(), replace(tonight, invalid={key: ["throttled: hw_slowdown"]}))
+
+        assert (of(verdicts, pair(0)).label, status) == ("INVALID(MEASUREMENT)", 21)
+        assert "hw_slowdown" in of(verdicts, pair(0)).message
+
+
+def test_spoiled_measurement_of_an_unknown_key_is_invalid():
+    """A new benchmark that cannot be measured is not passed over."""
+    verdicts, status, _ = judged([], Night("tonight", [], invalid={"new/key": ["host-bound"]}))
+
+    assert ([verdict.label for verdict in verdicts], status) == (["INVALID(MEASUREMENT)"], 21)
+
+
+def test_another_method_is_no_baseline():
+    """Numbers of other shapes or another clock are not compared with tonight's."""
+    history = [replace(night, methods={pair(0).key: "old"}) for night in pattern()]
+    verdicts, _, _ = judged(history, replace(tonight_of(PLUS_2), methods={pair(0).key: "new"}))
+
+    assert of(verdicts, pair(0)).label == "NEW(NO_BASELINE)"
+
+
+def test_no_nights_of_nothing():
+    """Nothing in, nothing out."""
+    assert judge(screen([], Night("tonight", []))) == []
+    assert closing_line([]) == "nothing judged"
+
+
+# --- segments ---
+
+
+def test_held_night_stays_in_unless_the_next_confirms_it():
+    """While it waits for a second night it is no baseline; cleared it is one, confirmed it never is."""
+    slow = replace(tonight_of(PLUS_2, "slow"), marks={pair(0): Mark(Outcome.INCONCLUSIVE, (Reason.HELD,))})
+    cleared = replace(tonight_of({}, "next"), marks={pair(0): Mark(Outcome.PASS)})
+    confirmed = replace(tonight_of(PLUS_2, "next"), marks={pair(0): Mark(Outcome.REGRESSED, (), "slow")})
+
+    assert segments([*pattern(2), slow], pair(0)) == [[0, 1]]
+    assert segments([*pattern(2), slow, cleared], pair(0)) == [[0, 1, 2, 3]]
+    assert segments([*pattern(2), slow, confirmed], pair(0)) == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("percent", "first"), [pytest.param(2.0, 1, id="held-first"), pytest.param(5.0, 0, id="at-once")]
+)
+def test_the_baseline_stays_where_it_was_however_long_nobody_reacts(percent, first):
+    """Twenty regressed nights do not make the new level normal, and need not be held again."""
+    history, labels = pattern(), []
+    for number in range(20):
+        tonight = tonight_of({0: percent}, f"late{number}")
+        verdicts, _, _ = judged(history, tonight, [process({0: percent})] * 5)
+        history = [*history, replace(tonight, marks=marks_of(verdicts))]
+        labels.append(of(verdicts, pair(0)).label)
+
+        assert of(verdicts, pair(0)).nights == 8
+    assert ["INCONCLUSIVE(HELD)"] * first + ["REGRESSED"] * (20 - first) == labels
+
+
+def test_losing_a_gain_is_seen():
+    """After two faster nights the faster level is the baseline, so the old one is a regression."""
+    history = pattern()
+    for number in range(2):
+        tonight = tonight_of({0: -5.0}, f"fast{number}")
+        verdicts, _, _ = judged(history, tonight, [process({0: -5.0})] * 5)
+        history = [*history, replace(tonight, marks=marks_of(verdicts))]
+    verdicts, status, _ = judged(history, tonight_of({}), [process({0: 0.0})] * 5)
+
+    assert [[8, 9], list(range(8))] == segments(history, pair(0))
+    assert (of(verdicts, pair(0)).label, status) == ("REGRESSED", 20)
+
+
+def test_baseline_is_the_newest_twenty_nights_and_the_anchor_the_first():
+    """Of thirty nights the rolling baseline takes the last twenty, the anchor the first."""
+    family = build_family([tonight_of({0: float(number)}, f"n{number}") for number in range(30)], TIME, 1)
+
+    assert (family.nights[0], family.anchor_nights[0]) == (20, 20)
+    level = (family.center_ln[0] - math.log(1e6), family.anchor_ln[0] - math.log(1e6))
+    assert pytest.approx(level) == (0.195, 0.095)
+
+
+# --- waivers, status, words ---
+
+TODAY = datetime.date(2026, 6, 1)
+REGRESSED = Verdict(pair(0), Outcome.REGRESSED, effect_ln=0.02)
+
+
+def waiver(**changes):
+    """Return a waiver of benchmark 0 up to 3 % until the end of the month."""
+    return replace(Waiver(pair(0), 0.03, "known", "somebody", datetime.date(2026, 6, 30)), **changes)
+
+
+def test_waiver_covers_a_regression_up_to_its_limit():
+    """A waived regression is shown and does not fail the session; beyond the limit it does."""
+    assert exit_status(apply_waivers([REGRESSED], [waiver()], TODAY)) == 0
+    assert exit_status(apply_waivers([REGRESSED], [waiver(limit_ln=0.01)], TODAY)) == 20
+    assert " waived " in apply_waivers([REGRESSED], [waiver()], TODAY)[0].message
+
+
+def test_suite_verdict_is_waived_by_all_of_its_members():
+    """One member without a waiver is enough to fail."""
+    suite = replace(REGRESSED, pair=Pair(SUITE, TIME.metric), members=(pair(0), pair(1)))
+
+    assert exit_status(apply_waivers([suite], [waiver()], TODAY)) == 20
+    assert exit_status(apply_waivers([suite], [waiver(), waiver(pair=pair(1))], TODAY)) == 0
+
+
+@pytest.mark.parametrize(
+    ("verdict", "changes", "message"),
+    [
+        pytest.param(REGRESSED, {"expires": datetime.date(2026, 5, 31)}, "expired on 2026-05-31", id="expired"),
+        pytest.param(replace(REGRESSED, outcome=Outcome.PASS), {}, "is not needed", id="unused"),
+    ],
+)
+def test_waiver_that_has_outlived_its_reason_is_an_error(verdict, changes, message):
+    """Otherwise it would cover the next regression unseen."""
+    with pytest.raises(WaiverError, match=message):
+        apply_waivers([verdict], [waiver(**changes)], TODAY)
+
+
+STATUS = {
+    "REGRESSED": (20, 20), "INVALID": (21, 21), "MISSING": (21, 21), "INCONCLUSIVE": (0, 21), "UNGATEABLE": (0, 21),
+    "NEW": (0, 21), "IMPROVED": (0, 0), "PASS": (0, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_exit_status(outcome):
+    """Each outcome's status without and with a required gate; a failed control is never 0."""
+    verdicts = [Verdict(pair(0), outcome), Verdict(pair(1), Outcome.PASS)]
+
+    assert STATUS[outcome] == (exit_status(verdicts), exit_status(verdicts, required_gate=True))
+    assert exit_status(verdicts, [Control("A/A", passed=False)]) == (STATUS[outcome][0] or 21)
+
+
+def test_held_is_21_and_regressed_wins():
+    """A question that waits for a second night is not answered; a regression beside it is."""
+    held = Verdict(pair(1), Outcome.INCONCLUSIVE, (Reason.HELD,))
+
+    assert (exit_status([held]), exit_status([held, REGRESSED])) == (21, 20)
+
+
+def test_verdicts_come_worst_first_and_are_counted():
+    """What must be looked at stands on top, and the closing line counts a suite verdict's members."""
+    verdicts, _, _ = judged(pattern(), tonight_of({0: 5.0}, benchmarks=7), [process({0: 5.0})] * 5)
+
+    assert list(dict.fromkeys(str(verdict.outcome) for verdict in verdicts)) == ["MISSING", "REGRESSED", "PASS"]
+    assert closing_line(verdicts) == "1 MISSING, 1 REGRESSED, 6 PASS"
+
+
+def test_message_holds_every_number():
+    """Effect, interval, bound, detectable effect, K, nu and processes, in percent."""
+    verdicts, _, _ = judged(pattern(), tonight_of(PLUS_2), [process(PLUS_2)] * 5)
+
+    assert of(verdicts, pair(0)).message == (
+        "INCONCLUSIVE(HELD) op/candidate/fp32/00 device_time_ns: +2.02 % (+1.63 % to +2.41 %), bound +1.01 %, "
+        "detectable +1.39 %, K 8, nu 57.5, 5 confirming"
+    )
+
+
+# --- from run documents ---
+
+
+def document(time_ns, cpu="Xeon", driver="580", **record):
+    """Return the parts of a run's document that the gate reads, with one benchmark."""
+    benchmark = {
+        "key": "op",
+        "method": "abc",
+        "metrics": {"device_time_ns": time_ns, "host_time_ns": 9e9},
+        "invalid": [],
+    }
+    benchmark |= {"kernels_hash": "c0c0", "gpu": {"spin_sm_clock_mhz": 1980.0}, **record}
+    block = {"cpu_model": cpu, "power_limit_w": 700.0, "software": {"driver": driver, "torch": "2.11"}}
+    return {"benchmarks": [{"extra_info": {"fuseproof": benchmark}}], "fuseproof": block}
+
+
+def test_night_of_run_documents():
+    """A night holds what its processes measured, on what, and which keys must not be judged."""
+    night = night_of("n", [document(1e6), document(1.1e6, invalid=["throttled"])])
+
+    assert [values[Pair("op", "device_time_ns")] for values in night.screening] == [1e6, 1.1e6]
+    assert night.screening[0][Pair("op", "kernels_hash")] == "c0c0"
+    assert night.invalid == {"op": ["throttled"]}
+    assert (night.software, night.host) == ({"torch": "2.11"}, {"driver": "580", "power_limit_w": "700.0"})
+    assert night.sm_clock_mhz == 1980.0
+
+
+def test_documents_are_judged_from_calibration_to_verdict():
+    """Eight processes of one night, then one of another: host time is not gated, another CPU model not compared."""
+    calibration = night_of("calibration", [document(1e6 * (1 + step / 1e4)) for step in range(8)])
+    verdicts = judge(screen([calibration], night_of("tonight", [document(1e6)])))
+    assert {"device_time_ns", "kernels_hash"} == {verdict.pair.metric for verdict in verdicts}
+    assert next(verdict.nights for verdict in verdicts if verdict.pair.metric == "device_time_ns") == 1
+
+    verdicts = judge(screen([calibration], night_of("tonight", [document(1e6, cpu="EPYC")])))
+    assert {"NEW(NO_BASELINE)"} == {verdict.label for verdict in verdicts}
+
+
+# --- controls ---
+
+
+def test_plant_is_seen_by_a_gate_that_works_and_fails_one_that_does_not():
+    """The quietest benchmark is slowed by three tolerances or twice its detectable effect, whichever is more."""
+    (screened,) = screen(pattern(), tonight_of({})).screened[:1]
+    plant = controls.choose_plant(screened)
+
+    assert pytest.approx(plant.size_ln, rel=0.01) == 0.03
+    assert controls.judge_plant(plant, [plant.size_ln] * 5).passed
+    assert not controls.judge_plant(plant, [0.0] * 5).passed
+    assert not controls.judge_plant(plant, []).passed
+    assert not controls.judge_plant(plant, [math.nan]).passed
+
+
+@pytest.mark.parametrize(("factor", "passed"), [(1.0, True), (3.0, False)])
+def test_processes_that_differ_more_than_ever_fail_the_night(factor, passed):
+    """Three times the usual spread is nine times the variance; four times is the limit."""
+    (screened,) = screen(pattern(), tonight_of({})).screened
+    arm = [process({b: factor * 0.2 * PATTERN[(k + b) % 8] for b in range(8)}) for k in range(8)]
+
+    assert passed == controls.judge_same_arm(screened, [arm]).passed
+
+
+def test_a_night_without_any_change_counts_what_it_would_have_said():
+    """Shares of decisions are pooled over nights; too few say nothing."""
+    (screened,) = screen(pattern(), tonight_of({0: 0.4})).screened
+    counts = controls.count_unchanged(screened, judge(screen(pattern(), tonight_of({0: 0.4}))))
+
+    assert (counts.decisions, counts.above, counts.blocks) == (8, 1, 0)
+    assert controls.judge_unchanged([counts]).passed
+    assert controls.judge_unchanged([controls.Unchanged(2000, 100, 0)]).passed
+    assert not controls.judge_unchanged([controls.Unchanged(2000, 160, 0)]).passed
+    assert not controls.judge_unchanged([controls.Unchanged(2000, 40, 0)]).passed
+
+
+def test_bounds_agree_with_the_clearing_rule():
+    """Cleared as soon as a majority is within B is the same decision as a median above B."""
+    for results in ([0.1, 1.3, -0.1, 0.2, 9.9], [1.1, 1.2, 0.3, 1.3, 0.2]):
+        assert bounds.is_cleared(results, 1.0, 5) == (np.median(results) <= 1.0)

@@ -29,6 +29,18 @@ class AdamHyper:
     dtype: torch.dtype = torch.float64
     bias_dtype: torch.dtype = torch.float64
 
+    def taken(self) -> tuple[float, float, float, float, float]:
+        """Return (lr, beta1, beta2, eps, weight_decay) as the arithmetic under test takes them."""
+        lr, beta1, beta2, eps, decay = (
+            _as(self.dtype, value) for value in (self.lr, *self.betas, self.eps, self.weight_decay)
+        )
+        return lr, beta1, beta2, eps, decay
+
+    def corrections(self, step: int) -> tuple[float, float]:
+        """Return the bias corrections ``1 - beta ** step`` of exp_avg and exp_avg_sq; the first step is 1."""
+        beta1, beta2 = (_as(self.bias_dtype, beta) for beta in self.betas)
+        return 1 - beta1**step, 1 - beta2**step
+
 
 def _as(dtype: torch.dtype, value: float) -> float:
     return torch.tensor(value, dtype=torch.float64).to(dtype).double().item()
@@ -73,10 +85,8 @@ def adam_update(
         hyper: hyper-parameters and the dtypes in which the implementation takes them.
 
     """
-    lr, beta1, beta2, eps, decay = (
-        _as(hyper.dtype, value) for value in (hyper.lr, *hyper.betas, hyper.eps, hyper.weight_decay)
-    )
-    correction1, correction2 = (1 - _as(hyper.bias_dtype, beta) ** step for beta in hyper.betas)
+    lr, beta1, beta2, eps, decay = hyper.taken()
+    correction1, correction2 = hyper.corrections(step)
     p, g = param.double(), grad.double()
     g_terms = g.abs()
     if not hyper.decoupled:

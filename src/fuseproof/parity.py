@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Budget", "ParityError", "assert_within", "eps_of"]
+__all__ = ["Budget", "ParityError", "assert_rounded", "assert_within", "eps_of", "round_to", "spacing"]
 
 
 class ParityError(AssertionError):
@@ -71,3 +73,72 @@ def assert_within(
             f"(budget: {budget.reason}) ({case})"
         )
     return float(worst.item())
+
+
+def spacing(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the distance of neighbouring `dtype` numbers at `value`, float64; subnormals have the least one's."""
+    info = torch.finfo(dtype)
+    digits, lowest = 1 - round(math.log2(info.eps)), round(math.log2(info.tiny)) + 1
+    exponent = torch.frexp(value.double().nan_to_num(0.0, 0.0, 0.0)).exponent
+    exponent = torch.where(value == 0, lowest, exponent.clamp(min=lowest))  # frexp gives zero the exponent of 1/2
+    return ((exponent - digits + 1023).long() << 52).view(torch.float64)  # a power of two, by its bits
+
+
+def round_to(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return float64 `value` rounded once to `dtype`, to even at ties, as float64; beyond its range it is infinite.
+
+    torch itself goes from FP64 to half precision through FP32, which rounds twice.
+    """
+    if dtype == torch.float32:
+        return value.float().double()
+    ulp = spacing(value, dtype)
+    rounded = (value / ulp).round() * ulp
+    infinite = torch.copysign(torch.full_like(rounded, torch.inf), value)
+    rounded = torch.where(rounded.abs() > torch.finfo(dtype).max, infinite, rounded)
+    return torch.where(value.isfinite(), rounded, value)
+
+
+def assert_rounded(
+    quantity: str,
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    tolerance: torch.Tensor,
+    budget: Budget,
+    case: str,
+    locate: Callable[[int], str] = str,
+) -> None:
+    """Raise unless each stored value is a rounding of some number within `tolerance` of the oracle's.
+
+    So half precision may differ from the rounded oracle only where the oracle is within `tolerance` of a tie. What is
+    not finite must stand where the oracle has such, and nowhere else; Inf less Inf may be NaN in another order.
+
+    Args:
+        quantity: what is compared, for the message.
+        actual: what the candidate has stored, ``(elements,)``, in the dtype that it is stored in.
+        expected: the oracle's values before they are stored, float64, same shape.
+        tolerance: how far the candidate's arithmetic may be off before it stores, float64, same shape.
+        budget: how many times `tolerance` may be used, with the reason of `tolerance`.
+        case: which case this is, for the message.
+        locate: flat position to words.
+
+    Raises:
+        ParityError: a value is outside, or the shapes differ.
+
+    """
+    if actual.shape != expected.shape:
+        raise ParityError(f"{quantity}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)} ({case})")
+    stored, allowed = actual.double(), budget.factor * tolerance.nan_to_num(nan=torch.inf)
+    low, high = (round_to(expected + sign * allowed, actual.dtype) for sign in (-1, 1))
+    right = torch.where(expected.isfinite(), (low <= stored) & (stored <= high), ~stored.isfinite())
+    if bool(right.all()):
+        return
+    error = torch.where(right, 0.0, (stored - expected).abs())
+    whole = allowed + spacing(expected, actual.dtype) / 2
+    ratio = torch.where(right, 0.0, (error / whole).nan_to_num(nan=torch.inf, posinf=torch.inf))
+    worst = int(ratio.argmax())
+    raise ParityError(
+        f"{quantity}: {int((~right).sum())} of {right.numel()} elements beyond the budget; worst at {locate(worst)}: "
+        f"got {stored[worst].item():.9g}, oracle {expected[worst].item():.9g}, error {error[worst].item():.3g} = "
+        f"{ratio[worst].item():.3g} x budget {whole[worst].item():.3g}, half a unit of {actual.dtype} included "
+        f"(budget: {budget.reason}) ({case})"
+    )

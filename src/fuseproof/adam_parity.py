@@ -1,0 +1,296 @@
+"""Any Adam, step by step beside an oracle in FP64: what it computes, what it counts and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from fuseproof.adam_bounds import BUDGETS, Tracked, advance, bias
+from fuseproof.adam_nature import factor_of, nature_of
+from fuseproof.adam_state import AdamState
+from fuseproof.bits import Contents, changes, contents, is_zero, same_bits
+from fuseproof.candidates import AdamCandidate, AdamSettings
+from fuseproof.oracle import AdamHyper
+from fuseproof.parity import ParityError, assert_rounded
+
+__all__ = ["CheckedAdam", "Group"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters of one group and our own record of its settings."""
+
+    params: list[torch.Tensor]
+    settings: AdamSettings
+
+    def entry(self) -> dict[str, object]:
+        """Return the group as optimizers take it."""
+        settings = self.settings
+        return {
+            "params": self.params,
+            "lr": settings.lr,
+            "betas": settings.betas,
+            "eps": settings.eps,
+            "weight_decay": settings.weight_decay,
+        }
+
+
+class CheckedAdam:
+    """An optimizer whose every step is checked; `finish` compares the whole way.
+
+    Step-local: before each step the oracle takes the candidate's own parameters and moments. Trajectory: the oracle
+    goes its own way from the first parameters and our gradients. The step count is ours in both. Where exp_avg and
+    exp_avg_sq are not in the state under these names, only the trajectory is compared.
+
+    Args:
+        candidate: which Adam.
+        groups: parameter groups; all have the first one's kind of weight decay.
+        case: what is run, for messages.
+        bystanders: other tensors that no step may write, by name.
+
+    """
+
+    def __init__(
+        self,
+        candidate: AdamCandidate,
+        groups: Sequence[Group],
+        case: str,
+        bystanders: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        self.candidate = candidate
+        self.groups = list(groups)
+        self.case = f"{candidate.name}, {case}"
+        self._bystanders = dict(bystanders or {})
+        first = self.groups[0]
+        params: list[object] = [*first.params] if len(groups) == 1 else [group.entry() for group in groups]
+        self.optimizer = candidate.build(params, first.settings)  # type: ignore[arg-type]
+        self._state = AdamState(candidate, self.optimizer)
+        self.steps: dict[torch.Tensor, int] = defaultdict(int)
+        self._tracks: dict[torch.dtype, dict[torch.Tensor, Tracked]] = defaultdict(dict)
+        self._starts = {param: self._state.weight(param).clone() for param in self.params}
+        self._after: Contents = {}
+
+    @property
+    def params(self) -> list[torch.Tensor]:
+        """All parameters, in order."""
+        return [param for group in self.groups for param in group.params]
+
+    def add_group(self, group: Group) -> None:
+        """Add a parameter group to the running optimizer."""
+        self.groups.append(group)
+        self.optimizer.add_param_group(group.entry())
+        self._starts |= {param: self._state.weight(param).clone() for param in group.params}
+
+    def set_lr(self, lr: float) -> None:
+        """Note that from now on every group's learning rate is `lr`; the caller has told the optimizer."""
+        self.groups = [replace(group, settings=replace(group.settings, lr=lr)) for group in self.groups]
+
+    def set_betas(self, betas: tuple[float, float]) -> None:
+        """Note that from now on every group's betas are `betas`; the caller has told the optimizer."""
+        self.groups = [replace(group, settings=replace(group.settings, betas=betas)) for group in self.groups]
+
+    def step(self, scale: float = 1.0, skipped: bool = False, by: Callable[[], object] | None = None) -> None:
+        """Take one step and check all that can be said of it.
+
+        Args:
+            scale: the gradients are this many times too large; `by` knows how to unscale them.
+            skipped: nothing may move: an overflow.
+            by: what takes the step instead of ``optimizer.step``.
+
+        Raises:
+            ParityError: anything is wrong.
+
+        """
+        live = [param for param in self.params if param.grad is not None and not skipped]
+        before = self._state.contents(self.params) | contents(self._bystanders)
+        self._assert(not (moved := changes(self._after, before)), f"changed between two steps: {', '.join(moved)}")
+        grads = {param: param.grad.detach().clone() for param in live if param.grad is not None}
+        weights = {param: self._state.weight(param).detach().clone() for param in live}
+        moments = {param: self._state.moments(param) for param in live}
+        for param in live:
+            zero = self.steps[param] > 0 or all(is_zero(each) for each in moments[param] or ())
+            self._assert(zero, f"{self._name(param)}: its moments are not zero before its first step")
+        (by or self.optimizer.step)()
+        for param in live:
+            self.steps[param] += 1
+        after = self._state.contents(self.params) | contents(self._bystanders)
+        self._assert_kept(before, after, live, scale)
+        for param in live:
+            self._assert_counted(param)
+        for group in self.groups:
+            self._judge(
+                [param for param in group.params if param in grads], group.settings, grads, weights, moments, scale
+            )
+        self._after = {name: value for name, value in after.items() if name.startswith(("parameter", "master"))}
+
+    def finish(self) -> None:
+        """Compare where the parameters are with where the oracle went, nothing of the candidate's in its state.
+
+        Raises:
+            ParityError: a parameter is elsewhere.
+
+        """
+        failure: ParityError | None = None
+        for track in self._tracks.values():
+            try:
+                for param, wanted in track.items():
+                    stored = self._state.weight(param).detach().flatten()
+                    case = f"{self.case}, after step {self.steps[param]} by its whole way{self._rerun()}"
+                    assert_rounded(
+                        f"trajectory of {self._name(param)}",
+                        stored,
+                        wanted.param,
+                        wanted.param_error,
+                        BUDGETS["param"],
+                        case,
+                    )
+            except ParityError as error:
+                failure = failure or error
+            else:
+                return
+        if failure is not None:
+            raise failure
+
+    def _judge(
+        self,
+        params: list[torch.Tensor],
+        settings: AdamSettings,
+        grads: Mapping[torch.Tensor, torch.Tensor],
+        weights: Mapping[torch.Tensor, torch.Tensor],
+        moments: Mapping[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None],
+        scale: float,
+    ) -> None:
+        """Compare the step of a group, all parameters that are of one kind at once."""
+        alike: dict[tuple[int, torch.dtype, torch.dtype, torch.dtype | None], list[torch.Tensor]] = defaultdict(list)
+        for param in params:
+            now = self._state.moments(param)
+            kept = None if now is None else now[0].dtype
+            alike[self.steps[param], param.dtype, self._state.weight(param).dtype, kept].append(param)
+        for (step, dtype, weight_dtype, kept), same in alike.items():
+            arithmetic = self.candidate.arithmetic(same[0].device)
+            hyper = AdamHyper(
+                settings.lr,
+                settings.betas,
+                settings.eps,
+                settings.weight_decay,
+                settings.decoupled,
+                arithmetic.hyper,
+                arithmetic.bias_betas,
+            )
+            grad = torch.cat([grads[param].double().flatten() for param in same]) / scale
+            sizes = [param.numel() for param in same]
+            if kept is not None:
+                self._judge_locally(same, grad, step, hyper, weights, moments)
+            for moments_dtype in {torch.float32, dtype} if kept is None else {kept}:
+                track = self._tracks[moments_dtype]
+                for param in same:
+                    if param not in track:
+                        zeros = torch.zeros_like(self._starts[param], dtype=torch.float64)
+                        track[param] = Tracked.exact(self._starts[param], zeros, zeros)
+                begun = Tracked.cat([track[param] for param in same])
+                moved = advance(begun, grad, step, hyper, arithmetic.power_ulps, weight_dtype)
+                moved = moved.stored(weight_dtype, moments_dtype)
+                track.update(zip(same, moved.split(sizes), strict=True))
+
+    def _judge_locally(
+        self,
+        same: list[torch.Tensor],
+        grad: torch.Tensor,
+        step: int,
+        hyper: AdamHyper,
+        weights: Mapping[torch.Tensor, torch.Tensor],
+        moments: Mapping[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None],
+    ) -> None:
+        olds = []
+        for param in same:
+            zeros = torch.zeros_like(weights[param])
+            olds.append(Tracked.exact(weights[param], *(moments[param] or (zeros, zeros))))
+        old = Tracked.cat(olds)
+        power_ulps = self.candidate.arithmetic(grad.device).power_ulps
+        wanted = advance(old, grad, step, hyper, power_ulps, self._state.weight(same[0]).dtype)
+        new = torch.cat([self._state.weight(param).detach().flatten() for param in same])
+        news = [now for param in same if (now := self._state.moments(param))]
+        case = f"{self.case}, step {step}{self._rerun()}"
+
+        def locate(position: int) -> str:
+            for param in same:
+                if position < param.numel():
+                    return f"element {position} of {self._name(param)}"
+                position -= param.numel()
+            return "nowhere"
+
+        try:
+            for quantity, actual in (
+                ("exp_avg", torch.cat([each[0].flatten() for each in news])),
+                ("exp_avg_sq", torch.cat([each[1].flatten() for each in news])),
+                ("param", new),
+            ):
+                expected, tolerance = getattr(wanted, quantity), getattr(wanted, f"{quantity}_error")
+                words = partial(factor_of, quantity, actual.double(), expected)
+                assert_rounded(quantity, actual, expected, tolerance, BUDGETS[quantity], case, locate)
+            factor, allowed = bias(new, wanted, old.param, hyper, step, power_ulps)
+            if new.dtype == torch.float32 and abs(factor) > allowed:
+                raise ParityError(
+                    f"bias: updates are {factor:.3g} times themselves too large on average, "
+                    f"{abs(factor) / allowed:.3g} x budget {allowed:.3g} "
+                    f"(budget: scalars in FP32, 6 sd of the roundings) ({case})"
+                )
+        except ParityError as error:
+            nature = nature_of(new, old, grad, step, hyper, power_ulps) or words()
+            raise ParityError(f"{error}{nature and '; '}{nature}") from None
+        for param in same if new.dtype != same[0].dtype else ():
+            rounded = self._state.weight(param).to(param.dtype)
+            right = (param == rounded) | (param.isnan() & rounded.isnan())
+            self._assert(bool(right.all()), f"{self._name(param)} is not its master, rounded")
+
+    def _assert_kept(
+        self,
+        before: Contents,
+        after: Contents,
+        live: list[torch.Tensor],
+        scale: float,
+    ) -> None:
+        """Nothing but parameters, moments, masters and counters of what has a gradient may have changed."""
+        living = {id(param) for param in live}
+        alive = [position for position, param in enumerate(self.params) if id(param) in living]
+        free = {f"{kind} {position}" for position in alive for kind in ("parameter", "master")}
+        # A scaler unscales in place for an optimizer that does not do it itself.
+        scales_itself = getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        may_unscale = scale != 1.0 and ("grad" in self.candidate.writes or not scales_itself)
+        written = []
+        for name in changes(before, after):
+            owner, _, item = name.partition(", ")
+            if owner in free or (owner.startswith("group") and item == "step"):
+                continue
+            if may_unscale and owner.startswith("gradient") and same_bits(after[name], before[name] / scale):
+                continue
+            written.append(name)
+        for name in after.keys() - before.keys():  # state may be made for all at once, as long as it is nothing yet
+            if name.partition(", ")[0] not in free and not name.endswith("step") and not is_zero(after[name]):
+                written.append(name)
+        self._assert(not written, f"the step wrote what is not its own: {', '.join(sorted(written))}")
+
+    def _assert_counted(self, param: torch.Tensor) -> None:
+        count, ours = self._state.count(param), self.steps[param]
+        self._assert(count in (None, ours), f"{self._name(param)}: its counter says step {count}, ours {ours}")
+        if (now := self._state.moments(param)) and self.candidate.moments == "float32":
+            kept = {each.dtype for each in now}
+            self._assert(kept == {torch.float32}, f"{self._name(param)}: moments are kept in {kept}, not in float32")
+
+    def _assert(self, holds: bool, sentence: str) -> None:
+        if not holds:
+            raise ParityError(
+                f"{sentence} ({self.case}, steps so far {max(self.steps.values(), default=0)}{self._rerun()})"
+            )
+
+    def _name(self, param: torch.Tensor) -> str:
+        return f"parameter {next(i for i, each in enumerate(self.params) if each is param)} {tuple(param.shape)}"
+
+    def _rerun(self) -> str:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
+        return f'; again: pytest "{test}"' if test else ""

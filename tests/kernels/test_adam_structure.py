@@ -1,0 +1,168 @@
+"""Every Adam over all kinds of lists: counts and sizes at launch boundaries, empty tensors, groups, layouts, dtypes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fuseproof.adam_cases import DTYPES, adam_case, settings_in_mode  # noqa: F401  # a fixture for all tests
+from fuseproof.adam_checks import LAYOUTS, SEED, STRUCTURES, check_layout, check_regime
+from fuseproof.adam_parity import CheckedAdam, Group
+from fuseproof.bits import same_bits
+from fuseproof.regimes import REGIMES, SHAPES, make_params
+
+pytestmark = pytest.mark.parity
+
+USUAL = REGIMES["mixed_signs"]
+# FP16 goes the way of BF16 through every kernel: one of them is enough for shapes.
+by_dtype = pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+
+
+def usual(adam, dtype, **values):
+    """Return settings with weight decay, decoupled where the candidate can."""
+    return settings_in_mode(max(adam.decay_modes, key=len), lr=USUAL.lr_for(dtype), weight_decay=0.01, **values)
+
+
+def run(checked, steps=3, seed=SEED):
+    """Take steps with the usual gradients."""
+    for step in range(1, steps + 1):
+        USUAL.set_gradients(checked.params, step, seed)
+        checked.step()
+    checked.finish()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@by_dtype
+def test_every_element_of_every_tensor_moves(adam, dtype, structure, device):
+    """On both sides of each boundary, with tensors without elements or dimensions anywhere, all updates are right."""
+    dtype = DTYPES[dtype]
+    check_regime(adam, USUAL, usual(adam, dtype), dtype, device, steps=2, shapes=STRUCTURES[structure])
+
+
+@pytest.mark.parametrize("tensors", [2000, 21_000])
+def test_thousands_of_tensors(adam, tensors, device, pytestconfig):
+    """Two thousand tensors are 56 launches; with --full and a GPU there are twenty-one thousand."""
+    if tensors > 2000 and (device.type == "cpu" or not pytestconfig.option.fuseproof_full):
+        pytest.skip("21,000 tensors take a minute: only with --full, on a GPU")
+    check_regime(adam, USUAL, usual(adam, torch.float32), torch.float32, device, steps=1, shapes=((3,),) * tensors)
+
+
+def test_more_than_320_chunks(adam, device):
+    """A launch has at most 320 blocks of 65,536 elements: the 321st is in another."""
+    if device.type == "cpu":
+        pytest.skip("no CPU kernel has blocks: 21 M elements would say nothing more")
+    shapes = ((320 * 65_536 + 1,), (5,))
+    check_regime(adam, USUAL, usual(adam, torch.float32), torch.float32, device, steps=2, shapes=shapes)
+
+
+def test_beyond_two_to_the_31_elements(adam, device):
+    """The last elements of a tensor that 32-bit indices cannot reach move like the first."""
+    if device.type == "cpu":
+        pytest.skip("2^31 elements need 30 GB: on a GPU only")
+    if torch.cuda.mem_get_info(device)[0] < 60 * 2**30:
+        pytest.skip("2^31 elements with their state need 60 GiB of free GPU memory")
+    param = torch.ones(2**31 + 8, dtype=torch.float16, device=device).requires_grad_()
+    param.grad = torch.full_like(param, 0.5, requires_grad=False)
+    optimizer = adam.build([param], settings_in_mode(max(adam.decay_modes), lr=0.25))
+    optimizer.step()
+
+    for part in (param[:8], param[2**31 - 8 : 2**31 + 8]):
+        assert part.detach().float().sub(0.75).abs().max() < 2**-9
+
+
+@by_dtype
+def test_groups_of_one_equal_one_group(adam, dtype, device):
+    """Fifty groups of one tensor end in the same bits as one group of fifty."""
+    dtype, shapes = DTYPES[dtype], ((5, 3),) * 49 + ((257,),)
+    ends = []
+    for split in (False, True):
+        params = make_params(USUAL, dtype, device, SEED, shapes)
+        settings = usual(adam, dtype)
+        groups = [Group([param], settings) for param in params] if split else [Group(params, settings)]
+        checked = CheckedAdam(adam, groups, f"{dtype}, {len(groups)} groups, seed {SEED}")
+        run(checked)
+        ends.append(params)
+
+    assert all(map(same_bits, *ends))
+
+
+@by_dtype
+def test_each_group_has_its_own_settings(adam, dtype, device):
+    """lr, betas, eps and decay of one group do not leak into the next."""
+    dtype = DTYPES[dtype]
+    first = usual(adam, dtype)
+    others = (
+        {"lr": first.lr * 3},
+        {"betas": (0.5, 0.9)},
+        {"eps": 1e-2},
+        {"weight_decay": 0.5},
+        {"lr": 0.0},
+        {"betas": (0.0, 0.99), "eps": 1.0, "weight_decay": 0.0},
+    )
+    settings = [first, *(replace(first, **other) for other in others)]
+    groups = [Group(make_params(USUAL, dtype, device, SEED + i), each) for i, each in enumerate(settings)]
+    run(CheckedAdam(adam, groups, f"{dtype}, {len(groups)} groups of different settings, seed {SEED}"))
+
+
+@by_dtype
+def test_a_group_added_later_starts_at_step_one(adam, dtype, device):
+    """Parameters that join after three steps get the bias correction of their own first step."""
+    dtype = DTYPES[dtype]
+    settings = usual(adam, dtype)
+    checked = CheckedAdam(adam, [Group(make_params(USUAL, dtype, device, SEED), settings)], f"{dtype}, group added")
+    run(checked)
+    checked.add_group(Group(make_params(USUAL, dtype, device, SEED + 1), replace(settings, lr=settings.lr / 2)))
+    run(checked)
+
+    assert set(checked.steps.values()) == {3, 6}
+
+
+def test_mixed_dtypes_in_one_group(adam, device):
+    """FP32, BF16 and FP16 parameters in turn: each is updated in its own precision."""
+    dtypes = list(DTYPES.values())
+    params = [
+        make_params(USUAL, dtypes[i % 3], device, SEED + i, (shape,))[0] for i, shape in enumerate((*SHAPES, *SHAPES))
+    ]
+    run(CheckedAdam(adam, [Group(params, usual(adam, torch.float16))], f"mixed dtypes, seed {SEED}"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@by_dtype
+def test_layouts_of_parameter_and_gradient(adam, dtype, layout, device):
+    """However parameter and gradient lie in memory, the right elements are paired; or the step refuses, by a word."""
+    dtype = DTYPES[dtype]
+    try:
+        check_layout(adam, layout, usual(adam, dtype), dtype, device)
+    except RuntimeError as error:
+        assert "layout" in str(error)  # noqa: PT017  # either is right: an error, or the result
+
+
+@by_dtype
+def test_strides_of_dimensions_of_one_do_not_matter(adam, dtype, device):
+    """What a batched product leaves as a gradient: (100, 1, 1) for a shape of (2, 1, 100), which is contiguous."""
+    dtype = DTYPES[dtype]
+    params = make_params(USUAL, dtype, device, SEED, ((2, 1, 100),))
+    checked = CheckedAdam(adam, [Group(params, usual(adam, dtype))], f"{dtype}, strides (100, 1, 1), seed {SEED}")
+    for step in range(1, 4):
+        USUAL.set_gradients(params, step, SEED)
+        params[0].grad = torch.as_strided(params[0].grad, (2, 1, 100), (100, 1, 1))
+        checked.step()
+    checked.finish()
+
+
+@by_dtype
+def test_views_of_one_buffer(adam, dtype, device):
+    """Parameters that are neighbours in one flat buffer move each by its own gradient; the gaps stay as they are."""
+    dtype = DTYPES[dtype]
+    values = make_params(USUAL, dtype, device, SEED)
+    buffer = torch.full((sum(each.numel() + 1 for each in values) + 1,), 7.0, dtype=dtype, device=device)
+    gaps, params, position = [buffer[:1]], [], 1
+    for each in values:
+        view = buffer[position : position + each.numel()].view(each.shape).copy_(each.detach())
+        params.append(view.requires_grad_())
+        position += each.numel() + 1
+        gaps.append(buffer[position - 1 : position])
+    bystanders = {f"gap {i}": gap for i, gap in enumerate(gaps)}
+    run(CheckedAdam(adam, [Group(params, usual(adam, dtype))], f"{dtype}, views, seed {SEED}", bystanders))
+
+    assert all(float(gap) == 7.0 for gap in gaps)

@@ -1,6 +1,7 @@
 """Every Adam through its life: saved, copied and resumed, gradients cleared, parameters frozen, a closure."""
 
 import copy
+import inspect
 import io
 import pickle
 
@@ -142,6 +143,8 @@ def test_a_closure_is_called_once_with_gradients_on(adam, dtype, device):
     """``step(closure)`` evaluates it before the update, with autograd on, and returns its loss."""
     params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
     optimizer, calls = adam.build(params, usual(adam, DTYPES[dtype])), []
+    if "closure" not in inspect.signature(optimizer.step).parameters:
+        pytest.skip(f"{adam.name} takes no closure")
 
     def closure():
         calls.append(torch.is_grad_enabled())

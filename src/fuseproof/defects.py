@@ -21,7 +21,6 @@ class Defect:
         test: regular expression for the name of the test function.
         cases: regular expression for the whole test id without the candidate's name.
         evidence: what was seen, where and when.
-        skip: it is expected to fail elsewhere already; here the case would say nothing else.
 
     """
 
@@ -30,12 +29,9 @@ class Defect:
     test: str
     cases: str
     evidence: str
-    skip: bool = False
 
     def reason(self) -> str:
         """Return the evidence, and what to do when it is gone."""
-        if self.skip:
-            return f"known defect: {self.evidence}"
         return f"known defect: {self.evidence} If this passes, it is mended upstream: remove it from the table."
 
 

@@ -91,12 +91,16 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
     AdamCandidate("torch_loop", _torch(foreach=False, fused=False), launches_per_tensor=True),
     AdamCandidate("torch_default", _torch()),
     AdamCandidate("torch_foreach", _torch(foreach=True)),
-    AdamCandidate("torch_fused", _torch(fused=True), arithmetic_on={"cuda": _TORCH_FUSED_CUDA}),
+    # With a GradScaler it writes the unscaled gradients back.
+    AdamCandidate(
+        "torch_fused", _torch(fused=True), arithmetic_on={"cuda": _TORCH_FUSED_CUDA}, writes=frozenset({"grad"})
+    ),
     AdamCandidate(
         "torch_fused_capturable",
         _torch(fused=True, capturable=True),
         arithmetic_on={"cuda": _TORCH_FUSED_CUDA},
         capturable=True,
+        writes=frozenset({"grad"}),
         nightly=False,
     ),
     # Its loop and foreach forms assert on a CPU.

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuseproof.adam_bounds import Tracked, advance
-from fuseproof.bits import changes, contents, is_zero, same_bits
-from fuseproof.defects import Defect, find_defect, load_defects
 from fuseproof.oracle import AdamHyper
 from fuseproof.parity import Budget, ParityError, assert_rounded, round_to, spacing
-from fuseproof.regimes import REGIMES, make_params
+from fuseproof.parity.adam.bounds import Tracked, advance
+from fuseproof.parity.adam.regimes import REGIMES, make_params
+from fuseproof.parity.bits import changes, contents, is_zero, same_bits
+from fuseproof.parity.defects import Defect, find_defect, load_defects
 
 KERNEL_TESTS = Path(__file__).parents[1] / "kernels"
 HALVES = [torch.bfloat16, torch.float16]

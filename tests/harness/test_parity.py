@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fuseproof.parity import Budget, ParityError, assert_within, eps_of
+from fuseproof.parity import Budget, ParityError, assert_parity, eps_of
 
 HALF = Budget(0.5, "half a unit, rounded once")
 
@@ -11,7 +11,7 @@ HALF = Budget(0.5, "half a unit, rounded once")
 def within(actual, expected, scale, budget=HALF):
     """Compare lists of numbers."""
     tensors = [torch.tensor(values, dtype=torch.float64) for values in (actual, expected, scale)]
-    return assert_within("update", *tensors, budget, "apex, step 3")
+    return assert_parity("update", *tensors, budget, "apex, step 3")
 
 
 def test_returns_the_worst_ratio():
@@ -40,7 +40,7 @@ def test_low_precision_is_compared_in_float64():
     """A candidate's BF16 value is compared as it stands, not the oracle rounded to BF16."""
     third = torch.tensor([1 / 3], dtype=torch.float64)
     rounded = third.bfloat16()
-    ratio = assert_within("y", rounded, third, third * eps_of(torch.bfloat16), Budget(0.5, "rounded once"), "case")
+    ratio = assert_parity("y", rounded, third, third * eps_of(torch.bfloat16), Budget(0.5, "rounded once"), "case")
 
     assert ratio == pytest.approx(abs(rounded.item() - 1 / 3) / (0.5 * eps_of(torch.bfloat16) / 3))
 
@@ -94,7 +94,7 @@ def test_shapes_must_agree(actual, expected):
     """Broadcasting would hide a wrong shape."""
     wanted = torch.zeros(expected, dtype=torch.float64)
     with pytest.raises(ParityError) as caught:
-        assert_within("dgamma", torch.zeros(actual), wanted, wanted + 1, HALF, "case 7")
+        assert_parity("dgamma", torch.zeros(actual), wanted, wanted + 1, HALF, "case 7")
 
     assert str(caught.value) == f"dgamma: shape {actual}, expected {expected} (case 7)"
 
@@ -115,7 +115,7 @@ def test_message_is_enough_to_act_on():
     actual = torch.tensor([[0.0, 0.0], [0.0, 3.0]])
     expected = torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     with pytest.raises(ParityError) as caught:
-        assert_within("exp_avg", actual, expected, torch.full_like(expected, 0.5), HALF, "apex, step 3")
+        assert_parity("exp_avg", actual, expected, torch.full_like(expected, 0.5), HALF, "apex, step 3")
 
     assert str(caught.value) == (
         "exp_avg: 1 of 4 elements beyond the budget; worst at (1, 1): got 3, oracle 1, error 2 = 8 x budget 0.25 "

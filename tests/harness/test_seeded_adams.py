@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fuseproof.adam_checks import LAYOUTS, STRUCTURES, check_layout, check_overflow, check_regime, check_scaled
-from fuseproof.adam_parity import CheckedAdam, Group
 from fuseproof.candidates import ADAM, AdamCandidate, AdamSettings, Arithmetic
 from fuseproof.parity import ParityError
-from fuseproof.regimes import REGIMES, make_params
+from fuseproof.parity.adam.checked import CheckedAdam, Group
+from fuseproof.parity.adam.checks import LAYOUTS, STRUCTURES, check_layout, check_overflow, check_regime, check_scaled
+from fuseproof.parity.adam.regimes import REGIMES, make_params
 
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

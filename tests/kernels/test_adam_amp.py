@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from fuseproof.adam_cases import MODES, adam_case, settings_in_mode  # noqa: F401  # a fixture for all tests
-from fuseproof.adam_checks import check_overflow, check_scaled
+from fuseproof.parity.adam import MODES, settings_in_mode
+from fuseproof.parity.adam.checks import check_overflow, check_scaled
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
 
 # (tensor, element) in the shapes of the regimes: two groups, of two and of three tensors.
 PLACES = {

@@ -8,13 +8,14 @@ import pickle
 import pytest
 import torch
 
-from fuseproof.adam_cases import DTYPES, adam_case, settings_in_mode  # noqa: F401  # a fixture for all tests
-from fuseproof.adam_checks import SEED
-from fuseproof.adam_parity import CheckedAdam, Group
-from fuseproof.bits import contents, same_bits
-from fuseproof.regimes import REGIMES, make_params
+from fuseproof.parity import DTYPES
+from fuseproof.parity.adam import settings_in_mode
+from fuseproof.parity.adam.checked import CheckedAdam, Group
+from fuseproof.parity.adam.checks import SEED
+from fuseproof.parity.adam.regimes import REGIMES, make_params
+from fuseproof.parity.bits import contents, same_bits
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
 
 USUAL, LATE = REGIMES["mixed_signs"], REGIMES["late_gradient"]
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)

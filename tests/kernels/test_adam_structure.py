@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fuseproof.adam_cases import DTYPES, adam_case, settings_in_mode  # noqa: F401  # a fixture for all tests
-from fuseproof.adam_checks import LAYOUTS, SEED, STRUCTURES, check_layout, check_regime
-from fuseproof.adam_parity import CheckedAdam, Group
-from fuseproof.bits import same_bits
-from fuseproof.regimes import REGIMES, SHAPES, make_params
+from fuseproof.parity import DTYPES
+from fuseproof.parity.adam import settings_in_mode
+from fuseproof.parity.adam.checked import CheckedAdam, Group
+from fuseproof.parity.adam.checks import LAYOUTS, SEED, STRUCTURES, check_layout, check_regime
+from fuseproof.parity.adam.regimes import REGIMES, SHAPES, make_params
+from fuseproof.parity.bits import same_bits
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
 
 USUAL = REGIMES["mixed_signs"]
 # FP16 goes the way of BF16 through every kernel: one of them is enough for shapes.

@@ -11,7 +11,7 @@ import torch
 
 from fuseproof import oracle
 from fuseproof.candidates import LAYER_NORM, AdamCandidate, AdamSettings
-from fuseproof.parity import Budget, assert_within, eps_of
+from fuseproof.parity import Budget, assert_parity, eps_of
 from fuseproof.workload import SIZES, Transformer
 
 __all__ = ["PARAMETER_SETS", "AdamStep", "adam_settings", "parameter_shapes"]
@@ -103,7 +103,7 @@ class AdamStep:
                 ("exp_avg_sq", new_v, wanted.exp_avg_sq, wanted.exp_avg_sq_terms),
             ):
                 few = Budget(4 * eps32, "a few FP32 roundings")
-                assert_within(quantity, actual, expected, terms, few, f"{self.candidate.name}, step {self.steps}")
+                assert_parity(quantity, actual, expected, terms, few, f"{self.candidate.name}, step {self.steps}")
 
     def _check_trajectory(self) -> None:
         fresh = AdamStep(self.candidate, self.parameter_set, self.params[0].device)
@@ -153,7 +153,7 @@ class AdamStep:
         power = self.candidate.arithmetic(param.device).power_ulps
         beta1, beta2 = self.settings.betas
         slack = power * eps32 * (beta1**step / (1 - beta1**step) + 0.5 * beta2**step / (1 - beta2**step))
-        assert_within(
+        assert_parity(
             "update",
             new_param.double() - param.double(),
             update,

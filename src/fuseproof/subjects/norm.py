@@ -6,7 +6,7 @@ import torch
 
 from fuseproof import oracle
 from fuseproof.candidates import NormCandidate
-from fuseproof.parity import Budget, ParityError, assert_within, eps_of
+from fuseproof.parity import Budget, ParityError, assert_parity, eps_of
 
 __all__ = ["NormForward", "NormForwardBackward"]
 
@@ -92,7 +92,7 @@ class NormForward:
             if quantity in actual:
                 if actual[quantity] is None:
                     raise ParityError(f"{quantity}: the output does not depend on it at all ({self.case})")
-                assert_within(quantity, actual[quantity], wanted, scale, budget, self.case)
+                assert_parity(quantity, actual[quantity], wanted, scale, budget, self.case)
         self._check_common_error(actual["y"], expected, gamma.double())
 
     def _check_common_error(self, y: torch.Tensor, expected: oracle.NormResult, gamma: torch.Tensor) -> None:
@@ -122,7 +122,7 @@ class NormForward:
                 (six_sigma * x_term).norm() + (sums * x_term.abs() + bias).sum(),
             ),
         ):
-            assert_within(quantity, common, torch.zeros_like(common), allowed, budget, self.case)
+            assert_parity(quantity, common, torch.zeros_like(common), allowed, budget, self.case)
 
 
 class NormForwardBackward(NormForward):

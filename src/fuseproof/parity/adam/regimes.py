@@ -10,7 +10,11 @@ from typing import TypeAlias
 
 import torch
 
-__all__ = ["REGIMES", "SHAPES", "Regime", "make_params"]
+from fuseproof.candidates import AdamSettings
+
+__all__ = ["MODES", "REGIMES", "SHAPES", "Regime", "make_params", "settings_in_mode"]
+
+MODES = ("l2", "decoupled")
 
 # A matrix, a vector that no vector width divides, one element, and both sides of a multiple of 256.
 SHAPES: tuple[tuple[int, ...], ...] = ((48, 33), (7,), (128,), (1,), (257,))
@@ -176,3 +180,8 @@ REGIMES = _known(
         lr=(1e-8, 1e-4),
     ),
 )
+
+
+def settings_in_mode(mode: str, **values: object) -> AdamSettings:
+    """Return settings with a kind of weight decay by its name."""
+    return AdamSettings(decoupled=mode == "decoupled", **values)  # type: ignore[arg-type]

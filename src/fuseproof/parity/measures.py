@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Budget", "ParityError", "assert_rounded", "assert_within", "eps_of", "round_to", "spacing"]
+__all__ = ["DTYPES", "Budget", "ParityError", "assert_parity", "assert_rounded", "eps_of", "round_to", "spacing"]
+
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ParityError(AssertionError):
@@ -34,7 +37,7 @@ def eps_of(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps)
 
 
-def assert_within(
+def assert_parity(
     quantity: str, actual: torch.Tensor, expected: torch.Tensor, scale: torch.Tensor, budget: Budget, case: str
 ) -> float:
     """Raise unless ``|actual - expected| <= budget.factor * scale`` holds for every element.

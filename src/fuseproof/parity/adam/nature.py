@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from fuseproof.adam_bounds import Tracked, advance
 from fuseproof.oracle import AdamHyper, adam_update
 from fuseproof.parity import round_to
+from fuseproof.parity.adam.bounds import Tracked, advance
 
 __all__ = ["factor_of", "nature_of"]
 
@@ -25,7 +25,7 @@ def nature_of(
         stored: the candidate's new parameters, flat.
         before: state before the step.
         grad: the unscaled gradient, flat.
-        step, hyper, power_ulps: as in `fuseproof.adam_bounds.advance`.
+        step, hyper, power_ulps: as in `fuseproof.parity.adam.bounds.advance`.
 
     """
     wanted = advance(before, grad, step, hyper, power_ulps, stored.dtype)

@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 import torch
 
-from fuseproof.adam_parity import CheckedAdam, Group
 from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
-from fuseproof.regimes import REGIMES, SHAPES, Regime, make_params
+from fuseproof.parity.adam.checked import CheckedAdam, Group
+from fuseproof.parity.adam.regimes import REGIMES, SHAPES, Regime, make_params
 
 __all__ = ["LAYOUTS", "SEED", "STRUCTURES", "check_layout", "check_overflow", "check_regime", "check_scaled"]
 
@@ -154,7 +154,7 @@ def check_overflow(
 
     Args:
         candidate, settings, device: as ever.
-        tensor, element: where it is, in `fuseproof.regimes.SHAPES`; negative from the end.
+        tensor, element: where it is, in `fuseproof.parity.adam.regimes.SHAPES`; negative from the end.
         value: NaN or an infinity.
 
     Raises:

@@ -10,13 +10,13 @@ from functools import partial
 
 import torch
 
-from fuseproof.adam_bounds import BUDGETS, Tracked, advance, bias
-from fuseproof.adam_nature import factor_of, nature_of
-from fuseproof.adam_state import AdamState
-from fuseproof.bits import Contents, changes, contents, is_zero, same_bits
 from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.oracle import AdamHyper
 from fuseproof.parity import ParityError, assert_rounded
+from fuseproof.parity.adam.bounds import BUDGETS, Tracked, advance, bias
+from fuseproof.parity.adam.nature import factor_of, nature_of
+from fuseproof.parity.adam.state import AdamState
+from fuseproof.parity.bits import Contents, changes, contents, is_zero, same_bits
 
 __all__ = ["CheckedAdam", "Group"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fuseproof import bits
 from fuseproof.candidates import AdamCandidate
+from fuseproof.parity import bits
 
 __all__ = ["AdamState"]
 

@@ -201,26 +201,20 @@ class Bookkeeper:
             **measured,
         }
 
-    def save_session(self, config: pytest.Config) -> None:
-        """Append this session's benchmarks to the history, as pytest-benchmark's own document.
-
-        Raises:
-            HistoryError: it cannot be written; the message says why, what to do, and where the run is kept meanwhile.
-
-        """
+    def document(self, config: pytest.Config) -> dict[str, Any] | None:
+        """Return this session's benchmarks as pytest-benchmark's own document, None if none ran to its end."""
         finished = [each for each in config._benchmarksession.benchmarks if each]  # type: ignore[attr-defined]
         benchmarks = [each for each in finished if "fuseproof" in each.extra_info]
         if plain := [each.fullname for each in finished if each not in benchmarks]:
             self.notes.append(f"not saved, since only what goes through `measure` has a key: {', '.join(plain)}")
         if not benchmarks:
-            self.notes.append("nothing saved: no benchmark ran to its end")
-            return
+            return None
         hook = config.hook
         machine_info = hook.pytest_benchmark_generate_machine_info(config=config)
         hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
         commit_info = hook.pytest_benchmark_generate_commit_info(config=config)
         hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
-        document = hook.pytest_benchmark_generate_json(
+        document: dict[str, Any] = hook.pytest_benchmark_generate_json(
             config=config,
             benchmarks=benchmarks,
             include_data=bool(config.option.benchmark_save_data),
@@ -228,6 +222,18 @@ class Bookkeeper:
             commit_info=commit_info,
         )
         hook.pytest_benchmark_update_json(config=config, benchmarks=benchmarks, output_json=document)
+        return document
+
+    def save(self, document: dict[str, Any] | None) -> None:
+        """Append a run to the history, and say where it is.
+
+        Raises:
+            HistoryError: it cannot be written; the message says why, what to do, and where the run is kept meanwhile.
+
+        """
+        if document is None:
+            self.notes.append("nothing saved: no benchmark ran to its end")
+            return
         try:
             file = self.history.save(machine.identify().slug, document, self.night, self.asked.label or None)
         except HistoryError as error:

@@ -207,8 +207,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             session.exitstatus = _NOT_ANSWERED
     if config.stash[BOOKKEEPER].asked.label is None:
         return
+    book = config.stash[BOOKKEEPER]
     try:
-        config.stash[BOOKKEEPER].save_session(config)
+        book.save(book.document(config))
     except HistoryError as error:
         config.stash[BOOKKEEPER].notes.append(str(error))
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

@@ -1,0 +1,191 @@
+"""Fresh processes of pytest that measure some tests of a session once more, and hand back what they measured.
+
+Rounds inside one process are no replicates. So whatever the gate must see again is measured in a child: the same
+command line, the tests named by the parent, its results in a folder of its own. A child never gates, and never saves
+into the history.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseproof.history import History, HistoryError
+from fuseproof.planting import Plant
+
+__all__ = ["ChildError", "Children", "Order"]
+
+ORDER = "FUSEPROOF_CHILD"
+_GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
+_LEAST_LIMIT_S = 600.0  # a process that compiles everything anew needs minutes; one that hangs must not hang the night
+
+
+class ChildError(Exception):
+    """A child has measured nothing; the message is one sentence: how it ended and its last words."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a parent tells a child.
+
+    Attributes:
+        storage: folder for its results.
+        tests: what to run, as arguments of pytest.
+        plant: the slow-down to plant on one of them.
+
+    """
+
+    storage: Path
+    tests: tuple[str, ...]
+    plant: Plant | None = None
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str]) -> Order | None:
+        """Return the order that this process was started with, once: its own descendants must not find it."""
+        if (text := environ.pop(ORDER, None)) is None:
+            return None
+        order = json.loads(text)
+        return cls(Path(order["storage"]), tuple(order["tests"]), order["plant"] and Plant(*order["plant"]))
+
+    def to_json(self) -> str:
+        """Return it as the value of the environment variable."""
+        plant = None if self.plant is None else [self.plant.key, self.plant.size_ln]
+        return json.dumps({"storage": str(self.storage), "tests": self.tests, "plant": plant})
+
+    def obey(self, config: pytest.Config) -> None:
+        """Make this session a child: nothing is compared, gated or written but its own results."""
+        option = config.option
+        option.benchmark_json = option.xmlpath = option.basetemp = None
+        option.benchmark_compare, option.benchmark_compare_fail = [], []
+        option.benchmark_autosave, option.benchmark_save = True, None
+        option.benchmark_storage = f"file://{self.storage}"
+        option.fuseproof_gate, option.fuseproof_gate_json, option.fuseproof_require = "off", None, ""
+        config.args[:] = self.tests
+
+
+@dataclass(frozen=True)
+class Children:
+    """Starts the children of one session, one at a time.
+
+    Attributes:
+        arguments: the session's command line.
+        folder: where it was given.
+        nodes: by test id: what to give to pytest to run this test alone.
+        machine: the folder name of this machine in a history.
+        session_s: how long the session has taken so far.
+
+    """
+
+    arguments: tuple[str, ...]
+    folder: Path
+    nodes: Mapping[str, str]
+    machine: str
+    session_s: float
+
+    @classmethod
+    def of(cls, session: pytest.Session, machine: str, session_s: float) -> Children:
+        """Return the children that a session may have."""
+        invocation = session.config.invocation_params
+        nodes = {item.nodeid: f"{item.path}{item.nodeid[len(item.nodeid.partition('::')[0]) :]}" for item in session.items}
+        return cls(tuple(map(str, invocation.args)), invocation.dir, nodes, machine, session_s)
+
+    def measure(
+        self,
+        tests: Sequence[str],
+        *,
+        python: str = sys.executable,
+        environ: Mapping[str, str] | None = None,
+        plant: Plant | None = None,
+    ) -> dict[str, Any]:
+        """Run the tests with these ids in a fresh process and return its document.
+
+        Args:
+            tests: ids of tests of this session.
+            python: the interpreter; another one brings its own torch.
+            environ: variables set for it besides this process's own.
+            plant: the slow-down to plant on one of them.
+
+        Raises:
+            ChildError: it crashed, hung, or measured nothing.
+
+        """
+        with tempfile.TemporaryDirectory(prefix="fuseproof-") as storage:
+            order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plant)
+            command = [python, "-m", "pytest", *self.arguments]
+            status, output = _run(
+                command, self.folder, {**(environ or {}), ORDER: order.to_json()}, max(_LEAST_LIMIT_S, 10 * self.session_s)
+            )
+            try:
+                runs, set_aside = History(Path(storage)).newest(self.machine)
+            except HistoryError as error:
+                raise ChildError(f"{_ending(status)}: {error}") from None
+            if runs and status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                return runs[0].document
+            words = set_aside[0].reason if set_aside else _last_words(output)
+            raise ChildError(f"{_ending(status)}: {words}")
+
+
+def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str], limit_s: float) -> tuple[int | None, str]:
+    """Run a command to its end; return its status (None: it took too long) and output. Ctrl-C ends it too."""
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # so that its own children end with it
+        )
+    except OSError as error:
+        raise ChildError(f"cannot start {command[0]}: {error.strerror or error}") from None
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        output, _ = _end(process)
+        return None, output
+    except BaseException:
+        _end(process)
+        raise
+    return process.returncode, output
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[str, str | None]:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            return process.communicate(timeout=_GRACE_S)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    return process.communicate()
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "it did not end"
+    if status < 0:
+        return f"it was killed by {signal.Signals(-status).name}"
+    return f"it ended with status {status}"
+
+
+def _last_words(output: str) -> str:
+    """Return the line that says most: pytest's own errors, else the last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    said = ("ERROR", "E  ", "Exit:", "INTERNALERROR>")
+    marked = [line for line in lines if line.startswith(said) or ": error: " in line]
+    return (marked or lines or ["it said nothing"])[-1][:300]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 __all__ = [
     "SUITE",
@@ -77,8 +78,7 @@ class Reason(StrEnum):
     UNDECIDED = "UNDECIDED"
 
 
-@dataclass(frozen=True, order=True)
-class Pair:
+class Pair(NamedTuple):
     """A benchmark's key and one of its metrics: the unit that is judged."""
 
     key: str

@@ -50,6 +50,7 @@ class Night:
         sm_clock_mhz: the clock that the spin probe saw.
         marks: earlier verdicts, from `verdict.marks_of`.
         accepted: pairs whose new level was accepted with this night; without a value: retired.
+        day: when it ran, as 2027-01-31, for a reader; empty where nobody has said.
 
     """
 
@@ -64,6 +65,7 @@ class Night:
     sm_clock_mhz: float | None = None
     marks: Mapping[Pair, Mark] = field(default_factory=dict)
     accepted: frozenset[Pair] = frozenset()
+    day: str = ""
 
     @property
     def pairs(self) -> set[Pair]:

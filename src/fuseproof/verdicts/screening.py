@@ -82,6 +82,7 @@ class Screening:
         screened: one entry per stochastic metric.
         checks: exact metrics, suspect or not.
         verdicts: what is decided already: INVALID, MISSING, NEW.
+        known: pairs with a clean night in their segment: what a whole suite is expected to measure.
         set_aside: values of the history that are not sound, named.
 
     """
@@ -92,6 +93,7 @@ class Screening:
     screened: tuple[Screened, ...]
     checks: tuple[Check, ...]
     verdicts: tuple[Verdict, ...]
+    known: frozenset[Pair]
     set_aside: tuple[str, ...] = ()
 
     @property
@@ -159,7 +161,8 @@ def screen(
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])
         verdicts.append(Verdict(Pair(key, "any metric"), Outcome.INVALID, (Reason.MEASUREMENT,), detail=reasons))
-    return Screening(past, tonight, paired, screened, checks, tuple(verdicts), tuple(_set_aside(past, judged_by)))
+    aside = tuple(_set_aside(past, judged_by))
+    return Screening(past, tonight, paired, screened, checks, tuple(verdicts), frozenset(known), aside)
 
 
 def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screened:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fuseproof.verdicts import noise
-from fuseproof.verdicts.night import Night, Rule, is_valid, segments, value_ln, values_ln
+from fuseproof.verdicts.night import Night, is_valid, segments, value_ln, values_ln
 from fuseproof.verdicts.noise import Floats
+from fuseproof.verdicts.rules import Kind, Rule
 from fuseproof.verdicts.verdict import Pair
 
 __all__ = ["Family", "build_family"]
@@ -27,8 +28,9 @@ class Family:
     """The baseline of one stochastic metric: arrays over its pairs, whether they ran tonight or not.
 
     Attributes:
-        rule: how the metric is gated.
+        rule: the metric, and the step of its clock.
         pairs: the benchmarks.
+        tolerance_ln: the largest slow-down of each that never blocks by itself.
         center_ln: baseline.
         nights: K.
         df: degrees of freedom of the pair's own nights, over all segments.
@@ -49,6 +51,7 @@ class Family:
 
     rule: Rule
     pairs: tuple[Pair, ...]
+    tolerance_ln: Floats
     center_ln: Floats
     nights: Floats
     df: Floats
@@ -66,20 +69,23 @@ class Family:
     reference: tuple[int, ...]
 
 
-def build_family(history: Sequence[Night], rule: Rule, replicates: int) -> Family | None:
+def build_family(
+    history: Sequence[Night], rule: Rule, replicates: int, judged_by: Mapping[Pair, Rule] | None = None
+) -> Family | None:
     """Return the baseline of a metric, None where there is none; pairs without a clean night are not in it.
 
     Args:
         history: the newest nights, oldest first, with the anchor's.
         rule: how the metric is gated.
         replicates: screening processes tonight.
+        judged_by: the rule of each pair that is judged; without it `rule` is that of all.
 
     """
-    parts_of = {
-        pair: parts
-        for pair in sorted({pair for night in history for pair in night.pairs if pair.metric == rule.metric})
-        if (parts := segments(history, pair))[0]
-    }
+    known = {pair for night in history for pair in night.pairs if pair.metric == rule.metric}
+    if judged_by is None:
+        judged_by = dict.fromkeys(known, rule)
+    stochastic = sorted(p for p in known if p in judged_by and judged_by[p].kind is Kind.STOCHASTIC)
+    parts_of = {pair: parts for pair in stochastic if (parts := segments(history, pair))[0]}
     pairs = tuple(parts_of)
     if not pairs:
         return None
@@ -94,25 +100,27 @@ def build_family(history: Sequence[Night], rule: Rule, replicates: int) -> Famil
             window[kept, column], ages[kept, column] = values[kept, column], age
             if age == 0:
                 anchor[rows[: ANCHOR_NIGHTS[1]], column] = values[rows[: ANCHOR_NIGHTS[1]], column]
-    known = ~np.isnan(np.where(ages == 0, window, np.nan)).all(0)
-    if not known.any():
+    sound = ~np.isnan(np.where(ages == 0, window, np.nan)).all(0)
+    if not sound.any():
         return None
-    if not known.all():  # nights whose only values are unsound
-        keep = set(np.flatnonzero(known).tolist())
+    if not sound.all():  # nights whose only values are unsound
+        keep = set(np.flatnonzero(sound).tolist())
         pairs = tuple(pair for column, pair in enumerate(pairs) if column in keep)
-        values, window, anchor, ages = (each[:, known] for each in (values, window, anchor, ages))
-    return _measured(history, rule, replicates, pairs, values, (window, ages), anchor)
+        values, window, anchor, ages = (each[:, sound] for each in (values, window, anchor, ages))
+    tolerance = np.array([judged_by[pair].tolerance_ln for pair in pairs])
+    return _measured(history, rule, replicates, (pairs, tolerance), values, (window, ages), anchor)
 
 
 def _measured(
     history: Sequence[Night],
     rule: Rule,
     replicates: int,
-    pairs: tuple[Pair, ...],
+    gated: tuple[tuple[Pair, ...], Floats],
     values: Floats,
     window: tuple[Floats, Any],
     anchor: Floats,
 ) -> Family:
+    pairs, tolerance = gated
     nights = noise.between_nights(*window)
     ln_duration = nights.center_ln
     floor = noise.resolution_variance(ln_duration, rule.resolution_ns)
@@ -147,6 +155,7 @@ def _measured(
     return Family(
         rule,
         pairs,
+        tolerance,
         nights.center_ln,
         nights.count,
         nights.df,

@@ -73,7 +73,12 @@ def predictive_sd(variance_ln2: Floats, nights: float | Floats) -> Floats:
 
 
 def unpaired_limits(
-    variance_ln2: Floats, nu: Floats, df: float | Floats, nights: float | Floats, tests: int, tolerance_ln: float
+    variance_ln2: Floats,
+    nu: Floats,
+    df: float | Floats,
+    nights: float | Floats,
+    tests: int,
+    tolerance_ln: float | Floats,
 ) -> Limits:
     """Return the limits of tonight against the history (sections 3.3, 3.4 alone, 3.6).
 
@@ -87,7 +92,9 @@ def unpaired_limits(
     return Limits(screen, block, sd, mde, np.full(block.shape, UNPAIRED_PROCESSES))
 
 
-def paired_limits(screening: Limits, within_ln2: Floats, within_nu: Floats, tests: int, tolerance_ln: float) -> Limits:
+def paired_limits(
+    screening: Limits, within_ln2: Floats, within_nu: Floats, tests: int, tolerance_ln: float | Floats
+) -> Limits:
     """Return the limits of tonight against the trusted environment run beside it (sections 3.4 paired, 3.6).
 
     The number of pairs is the smallest with which the confirmation, B + 2 sd, is within twice the tolerance; where the
@@ -127,7 +134,9 @@ def creep_effect(last_nights_ln: Floats, anchor_ln: Floats) -> Floats:
     return np.asarray(np.where(missing, np.nan, median(last_nights_ln, -2) - anchor_ln))
 
 
-def creep_bound(variance_ln2: Floats, nu: Floats, anchor_nights: float | Floats, tests: int, tol_ln: float) -> Floats:
+def creep_bound(
+    variance_ln2: Floats, nu: Floats, anchor_nights: float | Floats, tests: int, tol_ln: float | Floats
+) -> Floats:
     """Return what creep must exceed (section 6); the factors allow for nights that resemble the night before."""
     sd = np.sqrt(variance_ln2 * (0.5 + 4.4 / np.asarray(anchor_nights)))
     return np.asarray(np.maximum(tol_ln, student(ANCHOR_TAIL / tests, nu) * sd))

@@ -158,7 +158,7 @@ def judge_suite(screening: Screening, each: Screened, evidence: Evidence) -> Ver
     if float(np.median([shift for shift in again if shift is not None] or [0.0])) <= each.alarm_ln:
         return None
     pair = Pair(SUITE, each.family.rule.metric)
-    tolerance = each.family.rule.tolerance_ln
+    tolerance = float(np.median(each.family.tolerance_ln[each.judged]))
     nights = int(np.median(each.family.nights[each.judged]))
 
     def verdict(

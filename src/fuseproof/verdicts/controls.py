@@ -40,7 +40,7 @@ def choose_plant(each: Screened) -> Plant | None:
     if not each.judged.any():
         return None
     column = int(np.argmin(np.where(each.judged, each.limits.mde, np.inf)))
-    size = max(3 * each.family.rule.tolerance_ln, 2 * float(each.limits.mde[column]))
+    size = max(3 * float(each.family.tolerance_ln[column]), 2 * float(each.limits.mde[column]))
     return Plant(each.family.pairs[column], size, float(each.limits.block[column]))
 
 

@@ -1,4 +1,4 @@
-"""Nights as recorded, and which of them are clean for a pair; how each metric is gated.
+"""Nights as recorded, and which of them are clean for a pair.
 
 A night holds one mapping from pairs to values for each fresh process. Values are as recorded: nanoseconds, bytes,
 counts, names. Nothing is stored that follows from them and from the marks of earlier verdicts.
@@ -10,11 +10,11 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
 __all__ = [
@@ -34,44 +34,6 @@ __all__ = [
 Values = Mapping[Pair, Any]
 
 
-class Kind(Enum):
-    """How a metric is judged: by its noise, exactly, or exactly beyond a margin of bytes."""
-
-    STOCHASTIC = "stochastic"
-    EXACT = "exact"
-    MEMORY = "memory"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How one metric is gated.
-
-    Attributes:
-        metric: its name in a record.
-        kind: how it is judged.
-        tolerance_ln: the largest slow-down that never blocks by itself (memory: the relative part of the margin).
-        resolution_ns: the step of its clock.
-        margin_bytes: the absolute part of a memory margin.
-
-    """
-
-    metric: str
-    kind: Kind
-    tolerance_ln: float = 0.0
-    resolution_ns: float = 0.0
-    margin_bytes: int = 0
-
-
-DEFAULT_RULES = (
-    Rule("device_time_ns", Kind.STOCHASTIC, tolerance_ln=math.log(1.01), resolution_ns=32.0),  # CUDA events: 32 ns
-    Rule("iteration_time_ns", Kind.STOCHASTIC, tolerance_ln=math.log(1.01), resolution_ns=1.0),
-    Rule("peak_bytes", Kind.MEMORY, tolerance_ln=math.log(1.005), margin_bytes=2**20),
-    Rule("launches", Kind.EXACT),
-    Rule("kernels_hash", Kind.EXACT),
-)
-"""Host time is reported and not gated: it varies by 14 to 32 % between processes; its causes are gated exactly."""
-
-
 @dataclass(frozen=True)
 class Night:
     """The processes of one session, and what was said of them.
@@ -88,6 +50,7 @@ class Night:
         sm_clock_mhz: the clock that the spin probe saw.
         marks: earlier verdicts, from `verdict.marks_of`.
         accepted: pairs whose new level was accepted with this night; without a value: retired.
+        day: when it ran, as 2027-01-31, for a reader; empty where nobody has said.
 
     """
 
@@ -102,6 +65,7 @@ class Night:
     sm_clock_mhz: float | None = None
     marks: Mapping[Pair, Mark] = field(default_factory=dict)
     accepted: frozenset[Pair] = frozenset()
+    day: str = ""
 
     @property
     def pairs(self) -> set[Pair]:

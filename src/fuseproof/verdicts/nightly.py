@@ -120,7 +120,7 @@ def _verdict(
 
 def _quiet(screening: Screening, each: Screened, column: int, reasons: Iterable[Reason] = ()) -> Verdict:
     """Not suspect: PASS where twice the tolerance would have been seen, else UNGATEABLE (section 3.6)."""
-    seen = each.limits.mde[column] <= 2 * each.family.rule.tolerance_ln
+    seen = each.limits.mde[column] <= 2 * each.family.tolerance_ln[column]
     return _verdict(screening, each, column, Outcome.PASS if seen else Outcome.UNGATEABLE, reasons)
 
 
@@ -169,7 +169,7 @@ def _not_blocked(
     in_pairs: bool | None = None,
 ) -> Verdict:
     outcome, reason = Outcome.PASS, Reason.NOT_CONFIRMED
-    if float(np.median(effects)) > each.family.rule.tolerance_ln:
+    if float(np.median(effects)) > each.family.tolerance_ln[column]:
         outcome, reason = Outcome.INCONCLUSIVE, Reason.NOT_PROVEN
     return _verdict(screening, each, column, outcome, (reason, *causes), effects=effects, in_pairs=in_pairs)
 

@@ -13,8 +13,9 @@ from fuseproof.verdicts import bounds, exact
 from fuseproof.verdicts.baseline import Family, build_family
 from fuseproof.verdicts.bounds import Limits
 from fuseproof.verdicts.exact import Check
-from fuseproof.verdicts.night import DEFAULT_RULES, Kind, Night, Rule, Values, fault_of, value_ln
+from fuseproof.verdicts.night import Night, Values, fault_of, value_ln
 from fuseproof.verdicts.noise import Floats
+from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
 __all__ = ["Screened", "Screening", "held_since", "reference_night", "screen"]
@@ -81,6 +82,7 @@ class Screening:
         screened: one entry per stochastic metric.
         checks: exact metrics, suspect or not.
         verdicts: what is decided already: INVALID, MISSING, NEW.
+        known: pairs with a clean night in their segment: what a whole suite is expected to measure.
         set_aside: values of the history that are not sound, named.
 
     """
@@ -91,6 +93,7 @@ class Screening:
     screened: tuple[Screened, ...]
     checks: tuple[Check, ...]
     verdicts: tuple[Verdict, ...]
+    known: frozenset[Pair]
     set_aside: tuple[str, ...] = ()
 
     @property
@@ -116,18 +119,21 @@ def screen(
     Args:
         history: the newest 20 nights and the anchor's, oldest first.
         tonight: the night to judge; its confirming processes are not looked at.
-        rules: metrics that are gated; others are not judged.
+        rules: how metrics are gated, the last that fits a pair wins; what none fits is not judged.
         paired: whether the segment's trusted environment runs here.
         full_selection: whether the whole suite was asked for; else a pair that did not run was not asked for.
 
     """
     past = tuple(_comparable(night, tonight) for night in history)
-    metrics = {rule.metric: rule for rule in rules}
-    unsound = dict(_unsound(tonight, metrics))
+    judged_by = rules_by_pair(rules, {pair for night in (*past, tonight) for pair in night.pairs})
+    unsound = dict(_unsound(tonight, judged_by))
     replicates = max(1, len(tonight.screening))
-    built = (build_family(past, rule, replicates) for rule in rules if rule.kind is Kind.STOCHASTIC)
+    firsts = {rule.metric: rule for rule in reversed(rules)}
+    built = (
+        build_family(past, firsts[metric], replicates, judged_by) for metric in dict.fromkeys(r.metric for r in rules)
+    )
     families = [family for family in built if family is not None]
-    checks = exact.checks(past, tonight, [rule for rule in rules if rule.kind is not Kind.STOCHASTIC])
+    checks = exact.checks(past, tonight, judged_by)
     checks = tuple(check for check in checks if check.pair not in unsound)
 
     rows = []
@@ -140,9 +146,9 @@ def screen(
     judged = {p for each in screened for p, flag in zip(each.family.pairs, each.judged, strict=True) if flag}
     judged |= {check.pair for check in checks}
     known = {pair for family in families for pair in family.pairs}
-    known |= exact.expected(past, [rule for rule in rules if rule.kind is not Kind.STOCHASTIC])
+    known |= exact.expected(past, judged_by)
     verdicts = list(unsound.values())
-    for pair in sorted(pair for pair in tonight.pairs if pair.metric in metrics):
+    for pair in sorted(tonight.pairs & judged_by.keys()):
         if pair not in judged and pair not in unsound:
             reason = Reason.NO_NOISE if pair in known else Reason.NO_BASELINE
             verdicts.append(Verdict(pair, Outcome.NEW, (reason,), detail="calibrate, or wait for more nights"))
@@ -155,11 +161,12 @@ def screen(
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])
         verdicts.append(Verdict(Pair(key, "any metric"), Outcome.INVALID, (Reason.MEASUREMENT,), detail=reasons))
-    return Screening(past, tonight, paired, screened, checks, tuple(verdicts), tuple(_set_aside(past, metrics)))
+    aside = tuple(_set_aside(past, judged_by))
+    return Screening(past, tonight, paired, screened, checks, tuple(verdicts), frozenset(known), aside)
 
 
 def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screened:
-    tolerance = family.rule.tolerance_ln
+    tolerance = family.tolerance_ln
     judged = ~np.isnan(shift)
     sd_common = family.sd_common_ln
     common = clipped = 0.0
@@ -168,7 +175,7 @@ def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screen
         both = bounds.clip_common(shift, sd_common)
         common, clipped = float(both[0][0]), float(both[1][0])
         nights = float(np.median(family.nights[judged]))
-        alarm = float(bounds.alarm_bound(sd_common, nights, tolerance)[0])
+        alarm = float(bounds.alarm_bound(sd_common, nights, float(np.median(tolerance[judged])))[0])
     unpaired = bounds.unpaired_limits(family.variance_ln2, family.nu, family.df, family.nights, tests, tolerance)
     limits = unpaired
     if paired:
@@ -213,10 +220,10 @@ def _comparable(night: Night, tonight: Night) -> Night:
     return replace(night, screening=arms[0], confirming=arms[1], trusted=arms[2])
 
 
-def _unsound(tonight: Night, metrics: Mapping[str, Rule]) -> Iterator[tuple[Pair, Verdict]]:
+def _unsound(tonight: Night, judged_by: Mapping[Pair, Rule]) -> Iterator[tuple[Pair, Verdict]]:
     """Yield the INVALID verdicts of what must not be judged: a spoiled measurement, a value that is none."""
-    for pair in sorted(pair for pair in tonight.pairs if pair.metric in metrics):
-        fault = exact.fault_of if metrics[pair.metric].kind is Kind.EXACT else fault_of
+    for pair in sorted(tonight.pairs & judged_by.keys()):
+        fault = exact.fault_of if judged_by[pair].kind is Kind.EXACT else fault_of
         faults = [found for values in tonight.screening if pair in values and (found := fault(values[pair]))]
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
@@ -225,10 +232,10 @@ def _unsound(tonight: Night, metrics: Mapping[str, Rule]) -> Iterator[tuple[Pair
             yield pair, Verdict(pair, Outcome.INVALID, (Reason.BAD_VALUE,), detail=f"{pair}: {faults[0]}")
 
 
-def _set_aside(history: Sequence[Night], metrics: Mapping[str, Rule]) -> Iterator[str]:
+def _set_aside(history: Sequence[Night], judged_by: Mapping[Pair, Rule]) -> Iterator[str]:
     for night in history:
-        for pair in sorted(pair for pair in night.pairs if pair.metric in metrics):
-            fault = exact.fault_of if metrics[pair.metric].kind is Kind.EXACT else fault_of
+        for pair in sorted(night.pairs & judged_by.keys()):
+            fault = exact.fault_of if judged_by[pair].kind is Kind.EXACT else fault_of
             found = [wrong for values in night.screening if pair in values and (wrong := fault(values[pair]))]
             if found:
                 yield f"night {night.name}: {pair}: {found[0]}; this value is not used"

@@ -7,6 +7,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add short names for the plugin's options."""
     group = parser.getgroup("fuseproof")
     group.addoption("--full", action="store_true", dest="fuseproof_full", help="short for --fuseproof-full")
+    group.addoption("--gate", choices=("fail", "warn", "off"), dest="fuseproof_gate", help="short for --fuseproof-gate")
+    group.addoption("--gate-json", metavar="FILE", dest="fuseproof_gate_json", help="short for --fuseproof-gate-json")
     for name, metavar in (("require", "WHAT"), ("adam", "NAME=MODULE:ATTR"), ("layer-norm", "NAME=MODULE:ATTR")):
         group.addoption(
             f"--{name}",

@@ -21,6 +21,7 @@ import pytest
 from fuseproof import machine, preflight
 from fuseproof.history import History, HistoryError, Run, SetAside
 from fuseproof.run_schema import SCHEMA
+from fuseproof.selection import Selection
 
 __all__ = ["Asked", "Bookkeeper", "take_over"]
 
@@ -103,15 +104,21 @@ class Bookkeeper:
         asked, history: from `take_over`.
         baselines: the runs to compare with, oldest first.
         notes: lines for the header and the summary.
+        set_aside: files of the history that are not used.
+        night: the session's; several processes are one night where FUSEPROOF_NIGHT says so.
+        selection: what the command line asks for.
+        gated: whether verdicts are asked for.
 
     """
 
     asked: Asked
     history: History
+    selection: Selection
     baselines: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
     night: str = field(default_factory=lambda: os.environ.get(NIGHT) or secrets.token_hex(4))
+    gated: bool = False
 
     def find_baselines(self) -> None:
         """Find the runs to compare with, and say which they are or why there are none.
@@ -191,7 +198,7 @@ class Bookkeeper:
         here = machine.identify()
         return {
             "schema": SCHEMA,
-            "night": self.night,
+            **self.stamp(),
             "machine": here.slug,
             "cpu_model": here.cpu_model,
             "power_limit_w": here.power_limit_w,
@@ -200,6 +207,25 @@ class Bookkeeper:
             "settings": machine.settings(),
             **measured,
         }
+
+    def stamp(self) -> dict[str, Any]:
+        """Return what all processes of one night say alike in their `fuseproof` block."""
+        return {
+            "night": self.night,
+            "gated": self.gated,
+            "selection": str(self.selection),
+            "asked": self.selection.to_json(),
+        }
+
+    def earlier_tonight(self) -> list[dict[str, Any]]:
+        """Return what earlier processes of this night have saved; what cannot be read is named among the notes."""
+        documents = []
+        for file in self.history.nights(machine.identify().slug).get(self.night, []):
+            try:
+                documents.append(self.history.load(file).document)
+            except HistoryError as error:
+                self.notes.append(f"set aside: {error}")
+        return documents
 
     def document(self, config: pytest.Config) -> dict[str, Any] | None:
         """Return this session's benchmarks as pytest-benchmark's own document, None if none ran to its end."""
@@ -247,15 +273,18 @@ class Bookkeeper:
             pytest.UsageError: an unknown requirement.
 
         """
-        known = ["apex", "baseline", "cuda"]
+        known = ["apex", "baseline", "cuda", "gate"]
         for requirement in requirements:
             if requirement not in known:
                 raise pytest.UsageError(f"--require={requirement}: known are {', '.join(known)}.")
-        hardware = [each for each in requirements if each != "baseline"]
+        hardware = [each for each in requirements if each in ("apex", "cuda")]
         sentences = [f"{' and '.join(hardware)} required: {sentence}" for sentence in preflight.unmet(hardware)]
         if "baseline" in requirements and not self.baselines:
             missing = self.notes[-1] if self.asked.compare else "it needs --benchmark-compare"
             sentences.append(f"baseline required: {missing}")
+        if "gate" in requirements and not self.gated:
+            missing = "it is switched off" if self.asked.compare else "it needs --benchmark-compare"
+            sentences.append(f"gate required: {missing}")
         return sentences
 
 

@@ -24,7 +24,7 @@ import pytest
 from fuseproof.history import History, HistoryError
 from fuseproof.planting import Plant
 
-__all__ = ["ChildError", "Children", "Order"]
+__all__ = ["ChildError", "Children", "Order", "run_process"]
 
 ORDER = "FUSEPROOF_CHILD"
 _GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
@@ -97,7 +97,9 @@ class Children:
     def of(cls, session: pytest.Session, machine: str, session_s: float) -> Children:
         """Return the children that a session may have."""
         invocation = session.config.invocation_params
-        nodes = {item.nodeid: f"{item.path}{item.nodeid[len(item.nodeid.partition('::')[0]) :]}" for item in session.items}
+        nodes = {
+            item.nodeid: f"{item.path}{item.nodeid[len(item.nodeid.partition('::')[0]) :]}" for item in session.items
+        }
         return cls(tuple(map(str, invocation.args)), invocation.dir, nodes, machine, session_s)
 
     def measure(
@@ -123,8 +125,11 @@ class Children:
         with tempfile.TemporaryDirectory(prefix="fuseproof-") as storage:
             order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plant)
             command = [python, "-m", "pytest", *self.arguments]
-            status, output = _run(
-                command, self.folder, {**(environ or {}), ORDER: order.to_json()}, max(_LEAST_LIMIT_S, 10 * self.session_s)
+            status, output = run_process(
+                command,
+                self.folder,
+                {**(environ or {}), ORDER: order.to_json()},
+                max(_LEAST_LIMIT_S, 10 * self.session_s),
             )
             try:
                 runs, set_aside = History(Path(storage)).newest(self.machine)
@@ -136,8 +141,27 @@ class Children:
             raise ChildError(f"{_ending(status)}: {words}")
 
 
-def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str], limit_s: float) -> tuple[int | None, str]:
-    """Run a command to its end; return its status (None: it took too long) and output. Ctrl-C ends it too."""
+def run_process(
+    command: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    limit_s: float,
+    *,
+    stderr: int = subprocess.STDOUT,
+) -> tuple[int | None, str]:
+    """Run a command to its end; return its status and what it printed. Ctrl-C here ends it too.
+
+    Args:
+        command: what to run.
+        folder: its working directory.
+        environ: variables set for it besides this process's own.
+        limit_s: when it is killed; its status is None then.
+        stderr: where its errors go, as for `subprocess`; into the output if not given.
+
+    Raises:
+        ChildError: it cannot be started.
+
+    """
     try:
         process = subprocess.Popen(
             command,
@@ -145,7 +169,7 @@ def _run(command: Sequence[str], folder: Path, environ: Mapping[str, str], limit
             env={**os.environ, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
             errors="replace",
             start_new_session=True,  # so that its own children end with it

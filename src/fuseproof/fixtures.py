@@ -13,18 +13,26 @@ from fuseproof.measure import Measurements, Plan
 from fuseproof.parity.cases import expect_defect, quiet_device
 from fuseproof.planting import Plant
 
-__all__ = ["MEASUREMENTS", "PLANT", "adam_case", "device", "measure"]
+__all__ = ["MEASUREMENTS", "PLANT", "RECORD_PROPERTY", "adam_case", "device", "measure"]
 
 # Half a minute for every new set of shapes: a dozen cases of its own, and no others.
 _COMPILED = frozenset({"test_compiled_update_matches_fp64"})
 MEASUREMENTS = pytest.StashKey[Measurements]()
 PLANT = pytest.StashKey[Plant | None]()
+RECORD_PROPERTY = pytest.StashKey[Callable[[str, object], None]]()
 
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The device under test: the first GPU that is visible, else the CPU."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _property_recorder(request: pytest.FixtureRequest) -> None:
+    """Keep what records a property of JUnit's suite: the verdicts are known when no test can ask for it any more."""
+    if request.config.option.xmlpath:
+        request.config.stash[RECORD_PROPERTY] = request.getfixturevalue("record_testsuite_property")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from fuseproof.subjects import Subject
 
 __all__ = ["Plant", "Spun", "measure_plant"]
 
+
 @dataclass(frozen=True)
 class Plant:
     """A slow-down of `size_ln` (a logarithm of a ratio) to be planted on the benchmark with `key`."""

@@ -12,6 +12,7 @@ import pytest
 
 from fuseproof import apex_probe, gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
+from fuseproof.selection import Selection
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,13 +94,18 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = _settings(config)
     if settings is None:
         return
-    from fuseproof import bookkeeping, confirming, fixtures, hooks
+    from fuseproof import bookkeeping, confirming, fixtures, gating, hooks
 
     if order := confirming.Order.take(os.environ):
         order.obey(config)
         config.stash[fixtures.PLANT] = order.plant
     asked, history = bookkeeping.take_over(config, config.rootpath / settings.history)
-    config.stash[hooks.BOOKKEEPER] = bookkeeping.Bookkeeper(asked, history)
+    book = bookkeeping.Bookkeeper(asked, history, Selection.of(config))
+    config.stash[hooks.BOOKKEEPER] = book
+    try:
+        config.stash[hooks.GATE] = gating.Gate.of(config, settings.gate, book)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
     config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

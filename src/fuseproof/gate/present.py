@@ -208,6 +208,7 @@ def _verdict_json(verdict: Verdict, before: Mapping[Pair, Any], now: Mapping[Pai
         "members": [{"key": pair.key, "metric": pair.metric} for pair in verdict.members],
         "since": verdict.since,
         "detail": verdict.detail,
+        "message": verdict.message,
     }
 
 

@@ -51,6 +51,7 @@ class Night:
         marks: earlier verdicts, from `verdict.marks_of`.
         accepted: pairs whose new level was accepted with this night; without a value: retired.
         day: when it ran, as 2027-01-31, for a reader; empty where nobody has said.
+        asked: what its processes were asked to measure, as their files say it.
 
     """
 
@@ -66,6 +67,7 @@ class Night:
     marks: Mapping[Pair, Mark] = field(default_factory=dict)
     accepted: frozenset[Pair] = frozenset()
     day: str = ""
+    asked: Sequence[Mapping[str, Any]] = ()
 
     @property
     def pairs(self) -> set[Pair]:

@@ -53,6 +53,7 @@ def night_of(name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
         software=software,
         host=host,
         sm_clock_mhz=statistics.median(clocks_mhz) if clocks_mhz else None,
+        asked=[block["asked"] for block in blocks if "asked" in block],
         day=min((str(document.get("datetime", ""))[:10] for document in documents), default=""),
     )
 

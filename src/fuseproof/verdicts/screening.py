@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -113,6 +113,7 @@ def screen(
     rules: Sequence[Rule] = DEFAULT_RULES,
     paired: bool = False,
     full_selection: bool = True,
+    not_asked: Collection[str] = (),
 ) -> Screening:
     """Compare tonight with the history, pair by pair.
 
@@ -122,6 +123,7 @@ def screen(
         rules: how metrics are gated, the last that fits a pair wins; what none fits is not judged.
         paired: whether the segment's trusted environment runs here.
         full_selection: whether the whole suite was asked for; else a pair that did not run was not asked for.
+        not_asked: keys that even then were not asked for.
 
     """
     past = tuple(_comparable(night, tonight) for night in history)
@@ -156,7 +158,7 @@ def screen(
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
             verdicts.append(Verdict(pair, Outcome.INVALID, (Reason.MEASUREMENT,), detail=detail))
-        elif full_selection:
+        elif full_selection and pair.key not in not_asked:
             verdicts.append(Verdict(pair, Outcome.MISSING, detail="in the history and not measured tonight"))
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])

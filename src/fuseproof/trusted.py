@@ -1,0 +1,83 @@
+"""The trusted environment: the interpreter with which a segment of the history began, to run beside tonight's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuseproof import __version__
+from fuseproof.confirming import ChildError, run_process
+from fuseproof.gate.session import GateSession
+from fuseproof.gate.settings import GateSettings
+from fuseproof.verdicts.recorded import HOST_PARTS
+
+__all__ = ["Trusted", "find_trusted"]
+
+_ASK = "import json, fuseproof, fuseproof.machine as m; print(json.dumps([fuseproof.__version__, m.inventory()]))"
+_LIMIT_S = 300.0  # importing torch from a cold network disk takes a minute or two
+_SHOWN_PARTS = 3
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """The trusted environment, as it can be started.
+
+    Attributes:
+        python: its interpreter.
+        environ: the variables that it needs.
+        software: its inventory, without what belongs to the host.
+
+    """
+
+    python: str
+    environ: Mapping[str, str]
+    software: Mapping[str, str]
+
+    def refusal(self, session: GateSession) -> str | None:
+        """Return why tonight's benchmarks cannot be paired with it: their segments began in another environment."""
+        others = [software for software in _first_environments(session) if software != self.software]
+        if not others:
+            return None
+        return (
+            f"not in pairs: {self.python} is not the environment in which the segments of {len(others)} benchmark(s) "
+            f"began ({_difference(self.software, others[0])}); set trusted_python to that one, or accept tonight's "
+            "level and trust tonight's environment"
+        )
+
+
+def find_trusted(settings: GateSettings, root: Path) -> Trusted | str | None:
+    """Return the configured trusted environment, why it cannot be used, or None where none is configured."""
+    if settings.trusted_python is None:
+        return None
+    python = settings.trusted_python
+    if "/" in python or "\\" in python:  # a bare name is looked for by the shell's rules
+        python = str(root / Path(python).expanduser())
+    try:
+        status, output = run_process(
+            [python, "-c", _ASK], root, settings.trusted_env, _LIMIT_S, stderr=subprocess.DEVNULL
+        )
+        version, software = json.loads(output.splitlines()[-1])
+    except ChildError as error:
+        return f"not in pairs: trusted_python: {error}"
+    except (ValueError, IndexError, TypeError):
+        return f"not in pairs: trusted_python: {python} cannot import fuseproof and torch (status {status})"
+    if version != __version__:
+        return f"not in pairs: {python} has fuseproof {version} and this is {__version__}; install the same there"
+    return Trusted(python, settings.trusted_env, {k: v for k, v in software.items() if k not in HOST_PARTS})
+
+
+def _first_environments(session: GateSession) -> Iterable[Mapping[str, str]]:
+    history = session.screening.history
+    for each in session.screening.screened:
+        for column, judged in enumerate(each.judged):
+            if judged:
+                yield history[each.family.first[column]].software
+
+
+def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    names = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
+    shown = [f"{name} {here.get(name, 'absent')}, not {there.get(name, 'absent')}" for name in names[:_SHOWN_PARTS]]
+    return "; ".join(shown + [f"and {len(names) - _SHOWN_PARTS} more"] * (len(names) > _SHOWN_PARTS))

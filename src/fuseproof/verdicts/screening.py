@@ -20,6 +20,7 @@ from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
 __all__ = ["Screened", "Screening", "held_since", "reference_night", "screen"]
 
+FULL_SUITE = "full"
 Flags = npt.NDArray[np.bool_]
 
 
@@ -152,17 +153,26 @@ def screen(
         if pair not in judged and pair not in unsound:
             reason = Reason.NO_NOISE if pair in known else Reason.NO_BASELINE
             verdicts.append(Verdict(pair, Outcome.NEW, (reason,), detail="calibrate, or wait for more nights"))
+    expected = _expected(past, tonight) if full_selection else set()
     for pair in sorted(known - tonight.pairs):
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
             verdicts.append(Verdict(pair, Outcome.INVALID, (Reason.MEASUREMENT,), detail=detail))
-        elif full_selection:
+        elif pair in expected:
             verdicts.append(Verdict(pair, Outcome.MISSING, detail="in the history and not measured tonight"))
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])
         verdicts.append(Verdict(Pair(key, "any metric"), Outcome.INVALID, (Reason.MEASUREMENT,), detail=reasons))
     aside = tuple(_set_aside(past, judged_by))
     return Screening(past, tonight, paired, screened, checks, tuple(verdicts), frozenset(known), aside)
+
+
+def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
+    """Return what a whole suite like tonight's has measured before; of brought candidates those brought tonight."""
+    whole = {"", tonight.selection} & {"", FULL_SUITE}
+    seen = {pair for night in history if night.selection in whole for pair in night.pairs}
+    absent = {name for night in history for name in night.brought} - tonight.brought
+    return {pair for pair in seen if not absent.intersection(pair.key.split("/")[1:2] + pair.key.split("@")[1:])}
 
 
 def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screened:

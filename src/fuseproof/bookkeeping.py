@@ -214,7 +214,7 @@ class Bookkeeper:
             "night": self.night,
             "gated": self.gated,
             "selection": str(self.selection),
-            "asked": self.selection.to_json(),
+            "brought": list(self.selection.brought),
         }
 
     def earlier_tonight(self) -> list[dict[str, Any]]:

@@ -91,7 +91,6 @@ class Tonight:
                 today=datetime.date.today(),
                 selection=str(self.selection),
                 recall=recall,
-                not_asked=_not_asked(history, self.selection),
             )
 
         session = begin(paired=False)
@@ -223,17 +222,3 @@ def _planted(document: Mapping[str, Any]) -> Iterator[float]:
     for benchmark in document["benchmarks"]:
         if arms := benchmark["extra_info"]["fuseproof"].get("plant"):
             yield math.log(arms["planted_ns"] / arms["base_ns"])
-
-
-def _not_asked(history: Sequence[Night], selection: Selection) -> frozenset[str]:
-    """Return the keys of the history that tonight's command line does not ask for."""
-    keys = {night.name: {pair.key for pair in night.pairs} for night in history}
-    asked = {
-        key
-        for night in history
-        for stored in night.asked
-        if selection.covers(stored)
-        for key in keys[night.name]
-        if selection.asks_for(key, stored)
-    }
-    return frozenset().union(*keys.values()) - asked

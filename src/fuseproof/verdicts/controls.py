@@ -13,7 +13,7 @@ import numpy as np
 
 from fuseproof.verdicts.bounds import SCREEN_TAIL
 from fuseproof.verdicts.night import Values, values_ln
-from fuseproof.verdicts.noise import student
+from fuseproof.verdicts.noise import WINSOR_MADS, student
 from fuseproof.verdicts.screening import Screened
 from fuseproof.verdicts.verdict import Control, Outcome, Pair, Reason, Verdict, in_percent
 
@@ -55,15 +55,16 @@ def judge_plant(plant: Plant, effects_ln: Sequence[float]) -> Control:
 def judge_same_arm(each: Screened, arms: Iterable[Sequence[Values]]) -> Control:
     """Return whether tonight's processes of one arm agree as they always did: pooled w^2 is at most 4 times history's.
 
-    Each benchmark counts by its own variance, so the noisiest does not decide for all.
+    Each benchmark counts by its own variance, so the noisiest does not decide for all; and what lies further out than 3
+    standard deviations counts as 3, as in the history's own variance, so that one wild process does not either.
     """
     ratio, df = 0.0, 0
     for arm in arms:
         for column in np.flatnonzero(each.judged).tolist():
             values = values_ln(arm, each.family.pairs[column])
             if len(values) > 1:
-                residuals = np.asarray(values) - np.median(values)
-                ratio += float(np.sum(residuals**2) / each.family.within_ln2[column])
+                residuals = (np.asarray(values) - np.median(values)) / np.sqrt(each.family.within_ln2[column])
+                ratio += float(np.sum(np.clip(residuals, -WINSOR_MADS, WINSOR_MADS) ** 2))
                 df += len(values) - 1
     if not df:
         return Control("same arm", passed=True, detail="no two processes of one arm ran")

@@ -50,8 +50,10 @@ class Night:
         sm_clock_mhz: the clock that the spin probe saw.
         marks: earlier verdicts, from `verdict.marks_of`.
         accepted: pairs whose new level was accepted with this night; without a value: retired.
+        selection: what was asked for: "" for the whole suite, "full" for the suite with what a night cannot afford; else
+            a part of them, in any words.
+        brought: names of candidates that were brought from outside; without their option they are not asked for.
         day: when it ran, as 2027-01-31, for a reader; empty where nobody has said.
-        asked: what its processes were asked to measure, as their files say it.
 
     """
 
@@ -66,8 +68,9 @@ class Night:
     sm_clock_mhz: float | None = None
     marks: Mapping[Pair, Mark] = field(default_factory=dict)
     accepted: frozenset[Pair] = frozenset()
+    selection: str = ""
+    brought: frozenset[str] = frozenset()
     day: str = ""
-    asked: Sequence[Mapping[str, Any]] = ()
 
     @property
     def pairs(self) -> set[Pair]:

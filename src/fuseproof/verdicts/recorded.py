@@ -13,6 +13,8 @@ __all__ = ["night_of", "values_of"]
 
 HOST_PARTS = ("driver",)  # what a pair of environments on one host shares; all else comes with an environment
 
+NOT_RECORDED = "not recorded"
+
 
 def values_of(document: Mapping[str, Any]) -> Values:
     """Return a process's values: all metrics of each benchmark, and the hash of its kernels' names."""
@@ -53,9 +55,16 @@ def night_of(name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
         software=software,
         host=host,
         sm_clock_mhz=statistics.median(clocks_mhz) if clocks_mhz else None,
-        asked=[block["asked"] for block in blocks if "asked" in block],
+        selection=_selection(blocks),
+        brought=frozenset(name for block in blocks for name in block.get("brought", ())),
         day=min((str(document.get("datetime", ""))[:10] for document in documents), default=""),
     )
+
+
+def _selection(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a night's processes were asked for; several parts are a part, and so is what nobody has recorded."""
+    asked = dict.fromkeys(str(block.get("selection", NOT_RECORDED)) for block in blocks)
+    return " + ".join(each or "default" for each in asked) if len(asked) > 1 else next(iter(asked), NOT_RECORDED)
 
 
 def _records(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,8 @@ from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
 __all__ = ["Screened", "Screening", "held_since", "reference_night", "screen"]
 
+WHOLE = ("gate", "", "full")
+"""Whole selections of a suite, each with all of the one before: a night's share, everything, and what no night affords."""
 Flags = npt.NDArray[np.bool_]
 
 
@@ -113,7 +115,6 @@ def screen(
     rules: Sequence[Rule] = DEFAULT_RULES,
     paired: bool = False,
     full_selection: bool = True,
-    not_asked: Collection[str] = (),
 ) -> Screening:
     """Compare tonight with the history, pair by pair.
 
@@ -123,7 +124,6 @@ def screen(
         rules: how metrics are gated, the last that fits a pair wins; what none fits is not judged.
         paired: whether the segment's trusted environment runs here.
         full_selection: whether the whole suite was asked for; else a pair that did not run was not asked for.
-        not_asked: keys that even then were not asked for.
 
     """
     past = tuple(_comparable(night, tonight) for night in history)
@@ -154,17 +154,27 @@ def screen(
         if pair not in judged and pair not in unsound:
             reason = Reason.NO_NOISE if pair in known else Reason.NO_BASELINE
             verdicts.append(Verdict(pair, Outcome.NEW, (reason,), detail="calibrate, or wait for more nights"))
+    expected = _expected(past, tonight) if full_selection else set()
     for pair in sorted(known - tonight.pairs):
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
             verdicts.append(Verdict(pair, Outcome.INVALID, (Reason.MEASUREMENT,), detail=detail))
-        elif full_selection and pair.key not in not_asked:
+        elif pair in expected:
             verdicts.append(Verdict(pair, Outcome.MISSING, detail="in the history and not measured tonight"))
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])
         verdicts.append(Verdict(Pair(key, "any metric"), Outcome.INVALID, (Reason.MEASUREMENT,), detail=reasons))
     aside = tuple(_set_aside(past, judged_by))
     return Screening(past, tonight, paired, screened, checks, tuple(verdicts), frozenset(known), aside)
+
+
+def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
+    """Return what tonight's selection has measured before, and whole ones within it; brought candidates if brought."""
+    asked = tonight.selection
+    whole = {asked, *(WHOLE[: WHOLE.index(asked)] if asked in WHOLE else ())}
+    seen = {pair for night in history if night.selection in whole for pair in night.pairs}
+    absent = {name for night in history for name in night.brought} - tonight.brought
+    return {pair for pair in seen if not absent.intersection(pair.key.split("/")[1:2] + pair.key.split("@")[1:])}
 
 
 def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screened:

@@ -224,7 +224,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _compare_fail(session: pytest.Session) -> None:
     """Turn what ``--benchmark-compare-fail`` found into a status: pytest-benchmark raises through pytest.main."""
     config = session.config
-    status = pytest.ExitCode.OK
+    status = 0
     regressions = config._benchmarksession.performance_regressions  # type: ignore[attr-defined]
     if regressions:
         config.stash[BOOKKEEPER].notes += [f"REGRESSED {name}: {finding}" for name, finding in regressions]
@@ -260,8 +260,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
         lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
-    lines += ["", *config.stash[GATE].lines] if config.stash[GATE].lines else []
-    if lines or book.notes:
+    verdicts = config.stash[GATE].lines
+    notes = [note for note in book.notes if note not in verdicts]
+    lines += ["", *verdicts] if verdicts else []
+    if lines or notes:
         terminalreporter.section("fuseproof", sep="-")
-    for line in [*lines, *([""] if lines else []), *book.notes]:
+    for line in [*lines, *([""] if lines else []), *notes]:
         terminalreporter.write_line(line)

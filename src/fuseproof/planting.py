@@ -1,6 +1,6 @@
 """A slow-down planted on purpose: the control that shows whether the gate would have seen one.
 
-Both arms carry a spin and one a longer one, so that the arms differ by nothing but time: the same calls, the same launches.
+Both arms carry a spin, one a longer one: they differ by nothing but time.
 """
 
 from __future__ import annotations

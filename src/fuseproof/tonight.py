@@ -160,7 +160,7 @@ class Tonight:
             if abs(apart_ln) > _CLOCKS_APART_LN:
                 clocks = f"{old.sm_clock_mhz:.0f} MHz trusted, {nights['B'].sm_clock_mhz:.0f} MHz tonight"
                 self.notes.append(f"a pair is not used: its arms ran at different SM clocks ({clocks})")
-                values = dict.fromkeys(values, {})
+                values = {arm: {} for arm in values}
         session.add(values["B"], values.get("A"))
         effects = list(_planted(arms["B"]))
         for effect_ln in effects:

@@ -50,8 +50,8 @@ class Night:
         sm_clock_mhz: the clock that the spin probe saw.
         marks: earlier verdicts, from `verdict.marks_of`.
         accepted: pairs whose new level was accepted with this night; without a value: retired.
-        selection: what was asked for: "" for the whole suite, "full" for the suite with what a night cannot afford; else
-            a part of them, in any words.
+        selection: what was asked for: "" for the whole suite, "full" for it with what a night cannot afford, "gate" for
+            a night's share; else a part of them, in any words.
         brought: names of candidates that were brought from outside; without their option they are not asked for.
         day: when it ran, as 2027-01-31, for a reader; empty where nobody has said.
 

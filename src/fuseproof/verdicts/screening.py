@@ -21,7 +21,7 @@ from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 __all__ = ["Screened", "Screening", "held_since", "reference_night", "screen"]
 
 WHOLE = ("gate", "", "full")
-"""Whole selections of a suite, each with all of the one before: a night's share, everything, and what no night affords."""
+"""Whole selections of a suite, each with all of the one before: a night's share, the suite, what no night affords."""
 Flags = npt.NDArray[np.bool_]
 
 

@@ -163,7 +163,7 @@ class History:
         Raises HistoryError, leaving the history as it was, for a document that `load` would refuse, a folder that
         cannot be written, a full disk, or a lock that is not free within LOCK_TIMEOUT_S.
         """
-        folder = self._folder(machine)
+        folder = self.folder(machine)
         document = _completed(document, machine, night, SCHEMA)
         if fault := find_fault(document, machine, night):
             raise HistoryError(f"{shown(folder)}: nothing saved: {fault.what}; correct what measures it")
@@ -173,11 +173,11 @@ class History:
         """Append what was said of a night, or accepted with it; raises HistoryError as `save` does."""
         document = _completed(document, machine, night, RECORD_SCHEMA)
         if fault := find_record_fault(document, machine, night):
-            raise HistoryError(f"{shown(self._folder(machine) / VERDICTS)}: nothing saved: {fault.what}; correct it")
+            raise HistoryError(f"{shown(self.folder(machine) / VERDICTS)}: nothing saved: {fault.what}; correct it")
         return self._append(machine, VERDICTS, document, night, None)
 
     def _append(self, machine: str, part: str, document: dict[str, Any], night: str, label: str | None) -> RunFile:
-        folder = self._folder(machine)
+        folder = self.folder(machine)
         if not _NIGHT.fullmatch(night):
             raise HistoryError(f"{shown(folder)}: nothing saved: the night {night!r} is not 1 to 32 of 0-9 and a-z")
         data = (json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n").encode("ascii")
@@ -194,7 +194,7 @@ class History:
                 ) from error
 
     def _write(self, machine: str, part: str, data: bytes, night: str, label: str | None) -> RunFile:
-        folder = self._folder(machine) / part
+        folder = self.folder(machine) / part
         for entry in entries(folder):
             if entry.name.endswith(".tmp"):
                 with suppress(OSError):  # somebody else's, or a folder: not ours to fail on
@@ -208,13 +208,14 @@ class History:
         write_new(file.path, file.path.with_suffix(".tmp"), data)
         return file
 
-    def _folder(self, machine: str) -> Path:
+    def folder(self, machine: str) -> Path:
+        """Return the folder of a machine; raises HistoryError for a name that is none."""
         if not _MACHINE.fullmatch(machine):
             raise HistoryError(f"{shown(self.root)}: {machine!r} is no machine: use letters, digits, '.', '-' and '_'")
         return self.root / machine
 
     def _json_paths(self, machine: str, part: str = "") -> list[Path]:
-        folder = self._folder(machine) / part
+        folder = self.folder(machine) / part
         return [folder / entry.name for entry in entries(folder) if entry.name.endswith(".json")]
 
     def _nothing_matches(self, machine: str, spec: str) -> str:

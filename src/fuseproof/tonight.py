@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from fuseproof.confirming import ChildError, Children
 from fuseproof.gate.ledger import Ledger
@@ -28,6 +30,7 @@ from fuseproof.verdicts.verdict import Waiver
 __all__ = ["Tonight"]
 
 _OF_ONE_ARM = 2  # processes that show whether processes of one arm agree as they always did
+_CONTROLLED = 8  # benchmarks of theirs, the quietest: a fraction of a second each
 # A kernel bound by arithmetic is as much slower as the SM clock is: arms twice a tolerance of 1 % apart are no pair.
 _CLOCKS_APART_LN = math.log(1.02)
 
@@ -151,10 +154,10 @@ class Tonight:
         with_plant = list(dict.fromkeys([*wanted, tests[plant.pair.key]]))
         return self.children.measure(with_plant, plant=Plant(plant.pair.key, plant.size_ln))
 
-    def _add(self, session: GateSession, arms: Mapping[str, dict[str, Any]]) -> int:
-        """Take in one confirming process or pair; return how many planted effects it held."""
+    def _add(self, session: GateSession, arms: Mapping[str, dict[str, Any]], but: Collection[str] = ()) -> int:
+        """Take in one confirming process or pair, but not what it says of some keys; return its planted effects."""
         nights = {arm: night_of(arm, [document]) for arm, document in arms.items()}
-        values = {arm: self._sound(session, night) for arm, night in nights.items()}
+        values = {arm: self._sound(session, night, but) for arm, night in nights.items()}
         if (old := nights.get("A")) and old.sm_clock_mhz and nights["B"].sm_clock_mhz:
             apart_ln = math.log(old.sm_clock_mhz / nights["B"].sm_clock_mhz)
             if abs(apart_ln) > _CLOCKS_APART_LN:
@@ -167,13 +170,11 @@ class Tonight:
             session.add_planted(effect_ln)
         return len(effects)
 
-    def _sound(self, session: GateSession, night: Night) -> Values:
+    def _sound(self, session: GateSession, night: Night, but: Collection[str]) -> Values:
         """Return a process's values without those that must not be judged or mean something else than tonight's."""
         methods = session.screening.tonight.methods
-        kept = {}
-        for pair, value in night.screening[0].items():
-            if pair.key not in night.invalid and night.methods[pair.key] == methods.get(pair.key):
-                kept[pair] = value
+        left_out = {key for key, method in night.methods.items() if methods.get(key) != method} | {*night.invalid, *but}
+        kept = {pair: value for pair, value in night.screening[0].items() if pair.key not in left_out}
         for key, reasons in night.invalid.items():
             self.notes.append(f"{key}: a confirming process is not used: {'; '.join(reasons)}")
         for key in {k for k, method in night.methods.items() if methods.get(k, method) != method}:
@@ -187,20 +188,17 @@ class Tonight:
             return
         confirming = len(session.evidence.tonight)
         missing = _OF_ONE_ARM - confirming if max(confirming, self.replicates.count) < _OF_ONE_ARM else 0
-        missing = max(missing, int(not planted))
+        missing = max(missing, int(not planted)) * (plant.pair.key in tests)
         progress = Progress(self.say, f"controls: a slow-down planted on {plant.pair.key}")
+        quietest = [tests[key] for key in _quietest(session) if key in tests][:_CONTROLLED]
         try:
             for number in range(1, missing + 1):
                 with progress.step(number, missing):
-                    document = self._measure_tonight(session, [], tests)
-                if plant.pair in session.screening.suspects:  # its confirmation is over: nothing may be added to it
-                    for effect_ln in _planted(document):
-                        session.add_planted(effect_ln)
-                else:
-                    self._add(session, {"B": document})
-        except (ChildError, KeyError) as error:
-            why = error if isinstance(error, ChildError) else f"{plant.pair.key} was measured by another process only"
-            self.notes.append(f"the planted slow-down was not measured: {why}")
+                    document = self._measure_tonight(session, quietest, tests)
+                planted += self._add(session, {"B": document}, but={pair.key for pair in session.screening.suspects})
+        except ChildError as error:
+            self.notes.append(f"a control measured nothing: {error}")
+        if not planted:
             session.add_planted(math.nan)
 
 
@@ -215,6 +213,15 @@ def _processes(session: GateSession) -> int:
         flagged = each.slower | each.faster | each.creeping
         most = max(most, *each.limits.processes[flagged].tolist(), SUITE_PROCESSES * each.alarmed)
     return max(most, int(any(check.suspect for check in session.screening.checks)))
+
+
+def _quietest(session: GateSession) -> list[str]:
+    """Return the keys that are judged and not suspect, those first of which the smallest change would be seen."""
+    found = {}
+    for each in session.screening.screened:
+        for column in np.flatnonzero(each.judged & ~(each.slower | each.faster | each.creeping)).tolist():
+            found[each.family.pairs[column].key] = float(each.limits.mde[column])
+    return sorted(found, key=lambda key: found[key])
 
 
 def _planted(document: Mapping[str, Any]) -> Iterator[float]:

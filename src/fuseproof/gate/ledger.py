@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fuseproof.gate.records import NightRecord, Recall, by_metric, mark_of_group, pairs_of
-from fuseproof.history import History
-from fuseproof.storage import HistoryError
+from fuseproof.gate.choice import choose
+from fuseproof.gate.records import NightRecord, Recall, by_metric
+from fuseproof.gate.sheet import Row, Sheet
+from fuseproof.history import VERDICTS, History
+from fuseproof.index import Index, opened
+from fuseproof.run_file import RunFile
 from fuseproof.verdicts.controls import Unchanged
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
@@ -29,40 +31,36 @@ class Ledger:
     def __init__(self, history: History, machine: str) -> None:
         self.history = history
         self.machine = machine
+        self._loaded: dict[str | None, tuple[list[Night], Recall]] = {}
 
-    def nights(self, before: str | None = None) -> list[Night]:
+    def nights(self, before: str | None = None, *, everything: bool = False) -> list[Night]:
         """Return the nights that a verdict rests on, oldest first, with their marks.
+
+        The newest 20 whole; of older ones the values and marks that the anchor or a segment needs.
 
         Args:
             before: a night's name; it and later ones are left out.
+            everything: all nights whole, for looking at a history rather than judging by it.
+
+        Raises:
+            HistoryError: the folder cannot be listed.
 
         """
-        nights = self._nights
-        names = [night.name for night in nights]
-        return nights[: names.index(before)] if before in names else list(nights)
+        if everything:
+            return self._load(before, everything=True)[0]
+        if before not in self._loaded:
+            self._loaded[before] = self._load(before)
+        return list(self._loaded[before][0])
+
+    def recall(self, before: str | None = None) -> Recall:
+        """Return what a session must know of the history besides its nights."""
+        self.nights(before)
+        return self._loaded[before][1]
 
     @property
     def set_aside(self) -> tuple[str, ...]:
         """One sentence for each file that is not used."""
-        return self.recall.set_aside
-
-    @cached_property
-    def recall(self) -> Recall:
-        """What a session must know of the history besides its nights."""
-        runs, aside = self._runs
-        documents, lost = self._records
-        unchanged = [
-            Unchanged(**document["unchanged"])
-            for entries in documents.values()
-            for document in entries
-            if "unchanged" in document
-        ]
-        unjudged = [
-            f"night {name} was to be judged, and no verdicts of it are stored: it is no baseline; run the gate again"
-            for name, found in runs.items()
-            if _was_gated(found) and not any("verdicts" in document for document in documents.get(name, []))
-        ]
-        return Recall((*aside, *lost.values(), *unjudged), tuple(lost.values()), tuple(unchanged))
+        return self.recall().set_aside
 
     def night(self, name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
         """Return a night of run documents, without marks."""
@@ -84,82 +82,94 @@ class Ledger:
         """
         record = NightRecord(marks, evidence or Evidence(), unchanged)
         self.history.save_record(self.machine, record.document(), night)
-        self._forget()
+        self._loaded.clear()
 
     def accept(self, night: str, pairs: Iterable[Pair], reason: str, who: str) -> None:
         """Remember that a night's level of these pairs is wanted; raises HistoryError as `mark` does."""
         document = {"accepted": by_metric(pairs), "reason": reason, "who": who}
         self.history.save_record(self.machine, document, night)
-        self._forget()
+        self._loaded.clear()
 
-    def _forget(self) -> None:
-        for name in ("recall", "_nights", "_records"):
-            self.__dict__.pop(name, None)
-
-    @cached_property
-    def _runs(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-        """The run documents of each night, oldest first, and what was set aside."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        aside = [stray.reason for stray in self.history.unnamed(self.machine)]
-        for name, files in self.history.nights(self.machine).items():
-            for file in files:
-                try:
-                    found.setdefault(name, []).append(self.history.load(file).document)
-                except HistoryError as error:
-                    aside.append(str(error))
-        return found, aside
-
-    @cached_property
-    def _records(self) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
-        """What was said of each night, oldest first; by night, what of it cannot be read."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        lost: dict[str, str] = {}
-        for stray in self.history.unnamed_records(self.machine):
-            lost[str(stray.path)] = stray.reason
+    def _load(self, before: str | None, *, everything: bool = False) -> tuple[list[Night], Recall]:
+        runs = self.history.nights(self.machine)
+        names = list(runs)
+        names = names[: names.index(before)] if before in runs else names
+        records: dict[str, list[RunFile]] = {}
         for file in self.history.records(self.machine):
-            try:
-                found.setdefault(file.night, []).append(self.history.load_record(file))
-            except HistoryError as error:
-                lost[file.night] = f"{error}; until then night {file.night} is no baseline"
-        return found, lost
-
-    @cached_property
-    def _nights(self) -> list[Night]:
-        documents, lost = self._records
-        nights = []
-        for name, runs in self._runs[0].items():
-            night = _remembered(night_of(name, runs), documents.get(name, []))
-            unjudged = _was_gated(runs) and not any("verdicts" in each for each in documents.get(name, []))
-            if name in lost or unjudged:
-                why = "its verdicts cannot be read" if name in lost else "it was to be judged and never was"
-                keys = {pair.key for pair in night.pairs}
-                night = replace(night, invalid={key: [*night.invalid.get(key, []), why] for key in keys})
-            nights.append(night)
-        return nights
-
-
-def _was_gated(runs: Iterable[Mapping[str, Any]]) -> bool:
-    return any(document["fuseproof"].get("gated") for document in runs)
-
-
-def _remembered(night: Night, documents: Iterable[Mapping[str, Any]]) -> Night:
-    """Return a night with what was said of it; of two verdicts on one pair, the later."""
-    marks: dict[Pair, Mark] = {}
-    accepted: set[Pair] = set()
-    arms: dict[str, list[dict[Pair, Any]]] = {"confirming": [], "trusted": []}
-    for document in documents:
-        accepted |= set(pairs_of(document.get("accepted", {})))
-        for group in document.get("verdicts", []):
-            marks |= dict.fromkeys(pairs_of(group["pairs"]), mark_of_group(group))
-        for name, arm in arms.items():
-            arm += [
-                {Pair(key, metric): value for key, metrics in process.items() for metric, value in metrics.items()}
-                for process in document.get(name, [])
+            records.setdefault(file.night, []).append(file)
+        with opened(self.history, self.machine) as index:
+            files = {name: _Files(runs[name], records.get(name, [])) for name in names}
+            rows = [files[name].row(name, index) for name in names]
+            sheet = Sheet([row for row in rows if row.runs], index.words)
+            choice = choose(sheet)
+            positions = range(len(sheet.rows)) if everything else choice.positions
+            nights, unchanged = [], []
+            for position in positions:
+                row = sheet.rows[position]
+                rests = index.rests(files[row.name].names)
+                values = None if everything or position in choice.whole else choice.values.get(position, frozenset())
+                noted = choice.marks.get(position, frozenset()) if values is not None else frozenset()
+                nights.append(_night(sheet, row, rests, values, noted))
+                unchanged += [Unchanged(**rest["unchanged"]) for rest in rests.values() if "unchanged" in rest]
+            lost = [index.faults[name] for name in index.faults if name.startswith(VERDICTS)]
+            lost += [stray.reason for stray in self.history.unnamed_records(self.machine)]
+            aside = [index.faults[name] for name in index.faults if not name.startswith(VERDICTS)]
+            aside += [stray.reason for stray in self.history.unnamed(self.machine)]
+            unjudged = [
+                f"night {row.name} was to be judged and has no verdict, so it is no baseline; was its session killed?"
+                for row in sheet.rows[choice.whole.start :]
+                if sheet.unjudged(row)
             ]
-    return replace(
-        night,
-        marks=marks,
-        accepted=frozenset(accepted),
-        confirming=tuple(arms["confirming"]),
-        trusted=tuple(arms["trusted"]),
+        return nights, Recall((*aside, *lost, *unjudged), tuple(lost), tuple(unchanged))
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of one night, oldest first."""
+
+    runs: Sequence[RunFile]
+    records: Sequence[RunFile]
+
+    @property
+    def names(self) -> list[str]:
+        """Their names in the index, runs first."""
+        return [*(file.path.name for file in self.runs), *(f"{VERDICTS}/{file.path.name}" for file in self.records)]
+
+    def row(self, name: str, index: Index) -> Row:
+        """Return the night as a row of the sheet."""
+        found = [each for each in self.names if each in index.ids]
+        runs = [index.ids[each] for each in found if not each.startswith(VERDICTS)]
+        records = [index.ids[each] for each in found if each.startswith(VERDICTS)]
+        return Row(name, runs, records, lost=len(records) < len(self.records))
+
+
+def _night(
+    sheet: Sheet,
+    row: Row,
+    rests: Mapping[str, Mapping[str, Any]],
+    values: Collection[Pair] | None,
+    noted: Collection[Pair],
+) -> Night:
+    """Return a night with what was said of it; with `values`, only those, and only marks of those and `noted`."""
+    runs = [rest for name, rest in rests.items() if not name.startswith(VERDICTS)]
+    records = [rest for name, rest in rests.items() if name.startswith(VERDICTS)]
+    night = night_of(row.name, runs)
+    marks, accepted = sheet.said(row)
+    confirming, trusted = (
+        [_values(process, values) for rest in records for process in rest.get(arm, [])]
+        for arm in ("confirming", "trusted")
     )
+    if row.lost or sheet.unjudged(row):
+        why = "its verdicts cannot be read" if row.lost else "it was to be judged and never was"
+        keys = {pair.key for pair in night.pairs}
+        night = replace(night, invalid={key: [*night.invalid.get(key, []), why] for key in keys})
+    if values is not None:
+        marks = {pair: mark for pair, mark in marks.items() if pair in values or pair in noted}
+        screening = [{pair: value for pair, value in run.items() if pair in values} for run in night.screening]
+        night = replace(night, screening=screening)
+    return replace(night, marks=marks, accepted=frozenset(accepted), confirming=confirming, trusted=trusted)
+
+
+def _values(process: Mapping[str, Mapping[str, Any]], only: Collection[Pair] | None) -> dict[Pair, Any]:
+    found = {Pair(key, metric): value for key, metrics in process.items() for metric, value in metrics.items()}
+    return found if only is None else {pair: value for pair, value in found.items() if pair in only}

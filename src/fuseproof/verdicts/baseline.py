@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fuseproof.verdicts import noise
-from fuseproof.verdicts.night import Night, is_valid, segments, value_ln, values_ln
+from fuseproof.verdicts.night import Night, Segments, is_valid, value_ln, values_ln
 from fuseproof.verdicts.noise import Floats
 from fuseproof.verdicts.rules import Kind, Rule
 from fuseproof.verdicts.verdict import Pair
@@ -85,7 +85,8 @@ def build_family(
     if judged_by is None:
         judged_by = dict.fromkeys(known, rule)
     stochastic = sorted(p for p in known if p in judged_by and judged_by[p].kind is Kind.STOCHASTIC)
-    parts_of = {pair: parts for pair in stochastic if (parts := segments(history, pair))[0]}
+    found = Segments(history)
+    parts_of = {pair: parts for pair in stochastic if (parts := found.of(pair))[0]}
     pairs = tuple(parts_of)
     if not pairs:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fuseproof.verdicts.night import Kind, Night, Rule, Values, segments
+from fuseproof.verdicts.night import Kind, Night, Rule, Segments, Values
 from fuseproof.verdicts.night import fault_of as number_fault
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
@@ -65,17 +65,19 @@ def _sound(rule: Rule, night: Night, pair: Pair) -> tuple[Any, ...]:
 def expected(history: Sequence[Night], judged_by: Mapping[Pair, Rule]) -> set[Pair]:
     """Return the exact pairs that have a clean night in their segment."""
     known = {pair for night in history for pair in night.pairs}
-    return {pair for pair in known if _is_exact(judged_by.get(pair)) and segments(history, pair)[0]}
+    parts = Segments(history)
+    return {pair for pair in known if _is_exact(judged_by.get(pair)) and parts.of(pair)[0]}
 
 
 def checks(history: Sequence[Night], tonight: Night, judged_by: Mapping[Pair, Rule]) -> tuple[Check, ...]:
     """Return a check for each exact pair of tonight that has a baseline: its newest clean night with a sound value."""
     found = []
+    parts = Segments(history)
     for pair in sorted(tonight.pairs):
         rule = judged_by.get(pair)
         if rule is None or not _is_exact(rule):
             continue
-        clean = [history[position] for position in segments(history, pair)[0]]
+        clean = [history[position] for position in parts.of(pair)[0]]
         clean = [night for night in clean if _sound(rule, night, pair) and not _is_unstable(night, pair)]
         seen = _sound(rule, tonight, pair)
         if clean and seen:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,8 +23,10 @@ __all__ = [
     "Kind",
     "Night",
     "Rule",
+    "Segments",
     "Values",
     "accept",
+    "clean_parts",
     "fault_of",
     "is_valid",
     "segments",
@@ -105,37 +108,83 @@ def value_ln(night: Night, pair: Pair) -> float:
     return float(np.median(values)) if values else math.nan
 
 
-def segments(history: Sequence[Night], pair: Pair) -> list[list[int]]:
-    """Return the indices of the pair's clean nights, segment by segment, the newest segment first (sections 1, 6).
+def clean_parts(
+    count: int,
+    measured: Iterable[int],
+    marks: Mapping[int, Mark],
+    accepted: Collection[int],
+    position_of: Mapping[str, int],
+) -> list[list[int]]:
+    """Return the positions of a pair's clean nights, segment by segment, the newest segment first (sections 1, 6).
 
     Clean: has a value, is not INVALID, not REGRESSED, not since the night a regression is located at, and not the
     newest night while that is held for a second one. A suspect that was cleared stays in.
+
+    Args:
+        count: nights in all.
+        measured: positions of those with a value that is not INVALID, ascending.
+        marks: what was said of the pair, by position.
+        accepted: positions of the nights whose level was accepted.
+        position_of: by the name of a night.
+
     """
-    index = {night.name: position for position, night in enumerate(history)}
-    starts: set[int] = {0}
+    measured = list(measured)
+    starts = {0}
     unclean: set[int] = set()
-    newest = None
-    for position, night in enumerate(history):
-        mark = night.marks.get(pair)
-        since = position if mark is None or mark.since is None else min(index.get(mark.since, position), position)
+    for position in sorted({*marks, *accepted}):
+        mark = marks.get(position)
+        since = position if mark is None or mark.since is None else min(position_of.get(mark.since, position), position)
         if mark is not None and mark.outcome is Outcome.REGRESSED:
             unclean.update(range(since, position + 1))
-        if pair in night.accepted:
+        if position in accepted:
             starts.add(position)
             unclean.discard(position)
         if mark is not None and mark.outcome is Outcome.IMPROVED:
             starts.add(since)
-        if pair.key in night.invalid or (mark is not None and mark.outcome is Outcome.INVALID):
+        if mark is not None and mark.outcome is Outcome.INVALID:
             unclean.add(position)
-        elif any(pair in values for values in night.screening):
-            newest = (position, mark)
-        else:
-            unclean.add(position)
-    if newest is not None and newest[1] is not None and {Reason.HELD, Reason.FASTER} & set(newest[1].reasons):
-        unclean |= {newest[0]} - starts
-    bounds = [*sorted(starts), len(history)]
-    parts = [[i for i in range(low, high) if i not in unclean] for low, high in itertools.pairwise(bounds)]
-    return parts[::-1]
+    invalid = {position for position, mark in marks.items() if mark.outcome is Outcome.INVALID}
+    newest = next((position for position in reversed(measured) if position not in invalid), None)
+    if newest is not None and newest in marks and {Reason.HELD, Reason.FASTER} & set(marks[newest].reasons):
+        unclean |= {newest} - starts
+    clean = [position for position in measured if position not in unclean]
+    bounds = [*sorted(starts), count]
+    cuts = [bisect_left(clean, bound) for bound in bounds]
+    return [clean[low:high] for low, high in itertools.pairwise(cuts)][::-1]
+
+
+class Segments:
+    """The clean nights of each pair of a history, in segments."""
+
+    def __init__(self, history: Sequence[Night]) -> None:
+        self._count = len(history)
+        self._position_of = {night.name: position for position, night in enumerate(history)}
+        self._measured: dict[Pair, list[int]] = {}
+        self._marks: dict[Pair, dict[int, Mark]] = {}
+        self._accepted: dict[Pair, set[int]] = {}
+        for position, night in enumerate(history):
+            for pair in night.pairs:
+                if pair.key not in night.invalid:
+                    self._measured.setdefault(pair, []).append(position)
+            for pair, mark in night.marks.items():
+                self._marks.setdefault(pair, {})[position] = mark
+            for pair in night.accepted:
+                self._accepted.setdefault(pair, set()).add(position)
+
+    def of(self, pair: Pair) -> list[list[int]]:
+        """Return the positions of a pair's clean nights, segment by segment, the newest segment first."""
+        return clean_parts(
+            self._count,
+            self._measured.get(pair, ()),
+            self._marks.get(pair, {}),
+            self._accepted.get(pair, ()),
+            self._position_of,
+        )
+
+
+def segments(history: Sequence[Night], pair: Pair) -> list[list[int]]:
+    """Return the positions of one pair's clean nights; see `clean_parts`."""
+    return Segments(history).of(pair)
 
 
 def is_valid(night: Night, pair: Pair, value: float) -> bool:

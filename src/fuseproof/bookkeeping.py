@@ -19,13 +19,12 @@ from typing import Any
 import pytest
 
 from fuseproof import machine, preflight
-from fuseproof.history import History, HistoryError, Run, SetAside
+from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside
 from fuseproof.run_schema import SCHEMA
 from fuseproof.selection import Selection
 
 __all__ = ["Asked", "Bookkeeper", "take_over"]
 
-NIGHT = "FUSEPROOF_NIGHT"
 _NIGHTS = 20  # how far back a benchmark is looked for that newer runs lack
 _DEFAULT_STORAGE = "file://./.benchmarks"
 

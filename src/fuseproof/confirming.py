@@ -8,9 +8,6 @@ into the history.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -22,16 +19,12 @@ import pytest
 
 from fuseproof.history import History, HistoryError
 from fuseproof.planting import Plant
+from fuseproof.processes import ChildError, ending, last_words, run_process
 
-__all__ = ["ChildError", "Children", "Order", "run_process"]
+__all__ = ["Children", "Order"]
 
 ORDER = "FUSEPROOF_CHILD"
-_GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
 _LEAST_LIMIT_S = 600.0  # a process that compiles everything anew needs minutes; one that hangs must not hang the night
-
-
-class ChildError(Exception):
-    """A child has measured nothing; the message is one sentence: how it ended and its last words."""
 
 
 @dataclass(frozen=True)
@@ -133,82 +126,8 @@ class Children:
             try:
                 runs, set_aside = History(Path(storage)).newest(self.machine)
             except HistoryError as error:
-                raise ChildError(f"{_ending(status)}: {error}") from None
+                raise ChildError(f"{ending(status)}: {error}") from None
             if runs and status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                 return runs[0].document
-            words = set_aside[0].reason if set_aside else _last_words(output)
-            raise ChildError(f"{_ending(status)}: {words}")
-
-
-def run_process(
-    command: Sequence[str],
-    folder: Path,
-    environ: Mapping[str, str],
-    limit_s: float,
-    *,
-    stderr: int = subprocess.STDOUT,
-) -> tuple[int | None, str]:
-    """Run a command to its end; return its status and what it printed. Ctrl-C here ends it too.
-
-    Args:
-        command: what to run.
-        folder: its working directory.
-        environ: variables set for it besides this process's own.
-        limit_s: when it is killed; its status is None then.
-        stderr: where its errors go, as for `subprocess`; into the output if not given.
-
-    Raises:
-        ChildError: it cannot be started.
-
-    """
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # so that its own children end with it
-        )
-    except OSError as error:
-        raise ChildError(f"cannot start {command[0]}: {error.strerror or error}") from None
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        output, _ = _end(process)
-        return None, output
-    except BaseException:
-        _end(process)
-        raise
-    return process.returncode, output
-
-
-def _end(process: subprocess.Popen[str]) -> tuple[str, str | None]:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-            return process.communicate(timeout=_GRACE_S)
-        except ProcessLookupError:
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    return process.communicate()
-
-
-def _ending(status: int | None) -> str:
-    if status is None:
-        return "it did not end"
-    if status < 0:
-        return f"it was killed by {signal.Signals(-status).name}"
-    return f"it ended with status {status}"
-
-
-def _last_words(output: str) -> str:
-    """Return the line that says most: pytest's own errors, else the last one."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = ("ERROR", "E  ", "Exit:", "INTERNALERROR>")
-    marked = [line for line in lines if line.startswith(said) or ": error: " in line]
-    return (marked or lines or ["it said nothing"])[-1][:300]
+            words = set_aside[0].reason if set_aside else last_words(output)
+            raise ChildError(f"{ending(status)}: {words}")

@@ -28,6 +28,9 @@ __all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside"]
 LOCK_TIMEOUT_S = 60.0
 """How long a save waits for the others on its machine; one save holds the lock for some milliseconds."""
 
+NIGHT = "FUSEPROOF_NIGHT"
+"""The environment variable that makes several processes one night: its name, of 0-9 and a-z."""
+
 VERDICTS = "verdicts"
 """The folder of a machine's verdicts; pytest-benchmark looks for runs in a machine's own folder only."""
 

@@ -151,7 +151,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _say(config: pytest.Config, progress: str) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and config.get_verbosity() >= 0:
-        reporter.write_line(f"\nfuseproof: {progress}")
+        reporter.ensure_newline()
+        reporter.write_line(f"fuseproof: {progress}")
 
 
 def _forget(config: pytest.Config, nodeid: str) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fuseproof.bookkeeping import Bookkeeper
-from fuseproof.confirming import ChildError, Children
+from fuseproof.confirming import Children
 from fuseproof.history import HistoryError
+from fuseproof.processes import ChildError, Progress
 
-__all__ = ["Progress", "Replicates", "tests_by_key"]
+__all__ = ["Replicates", "tests_by_key"]
 
 
 def tests_by_key(document: Mapping[str, Any]) -> dict[str, str]:
@@ -23,32 +22,6 @@ def tests_by_key(document: Mapping[str, Any]) -> dict[str, str]:
 def _record(benchmark: Mapping[str, Any]) -> dict[str, Any]:
     record: dict[str, Any] = benchmark["extra_info"]["fuseproof"]
     return record
-
-
-@dataclass
-class Progress:
-    """Says which process runs, of how many, and how long the rest will take.
-
-    Attributes:
-        say: prints a line.
-        what: what they do: "screening", "confirming 3 benchmarks".
-        steps_s: how long each took so far.
-
-    """
-
-    say: Callable[[str], None]
-    what: str
-    steps_s: list[float] = field(default_factory=list)
-
-    @contextmanager
-    def step(self, number: int, of: int, unit: str = "process") -> Iterator[None]:
-        """Say that a step begins, and time it."""
-        mean_s = sum(self.steps_s) / len(self.steps_s) if self.steps_s else None
-        left = "" if mean_s is None else f", about {mean_s * (of - number + 1):.0f} s left"
-        self.say(f"{self.what}: {unit} {number} of {of}{left}")
-        begun_s = time.monotonic()
-        yield
-        self.steps_s.append(time.monotonic() - begun_s)
 
 
 @dataclass

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fuseproof.confirming import ChildError, Children
+from fuseproof.confirming import Children
 from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
 from fuseproof.planting import Plant
-from fuseproof.replicates import Progress, Replicates, tests_by_key
+from fuseproof.processes import ChildError, Progress
+from fuseproof.replicates import Replicates, tests_by_key
 from fuseproof.selection import Selection
 from fuseproof.trusted import Trusted
 from fuseproof.verdicts.confirmation import SUITE_PROCESSES
@@ -74,7 +75,8 @@ class Tonight:
             HistoryError: the history cannot be read.
 
         """
-        history, recall = self.ledger.nights(before=name), self.ledger.recall  # before tonight's files are among them
+        # Before tonight's files are among them: an unjudged night is named there, and this one is not judged yet.
+        history, recall = self.ledger.nights(before=name), self.ledger.recall(before=name)
         interrupted = False
         try:
             self.replicates.run(own, count)

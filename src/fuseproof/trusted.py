@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuseproof import __version__
-from fuseproof.confirming import ChildError, run_process
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
+from fuseproof.processes import ChildError, run_process
 from fuseproof.verdicts.recorded import HOST_PARTS
 
 __all__ = ["Trusted", "find_trusted"]

@@ -57,7 +57,7 @@ def judge_plant(plant: Plant, effects_ln: Sequence[float]) -> Control:
 def judge_same_arm(each: Screened, arms: Iterable[Sequence[Values]]) -> Control:
     """Return whether tonight's processes of one arm agree as they always did: pooled w^2 is at most 4 times history's.
 
-    Few processes of few benchmarks differ by more than that by chance: then the limit is what one night in 1,000 exceeds.
+    Few processes of few benchmarks differ by more by chance: then the limit is what one night in 1,000 exceeds.
     Each benchmark counts by its own variance, so the noisiest does not decide for all; and what lies further out than 3
     standard deviations counts as 3, as in the history's own variance, so that one wild process does not either.
     """

@@ -162,7 +162,7 @@ class Measurements:
             "metrics": {f"{clock.own_metric}_ns": round(own_ns, 1)},
             "rates": {name: round(rate, 4) for name, rate in ceilings.rates(plan.work, own_ns).items()},
             "gpu": _gpu_record(before, after, clock),
-            "invalid": [*clock.invalid, *gpu.spoiled(before, after)],
+            "invalid": [*clock.invalid, *gpu.spoiled(before, after), *gpu.clock_moved(_sm_clocks_mhz(clock))],
         }
         if clock.discarded:
             record["discarded_rounds"] = clock.discarded
@@ -271,9 +271,13 @@ def _gpu_record(before: gpu.GpuState | None, after: gpu.GpuState | None, clock: 
         record["throttle_reasons"] = throttled
     if after.foreign_processes:  # process ids, or "not checked"
         record["foreign_processes"] = after.foreign_processes
-    if isinstance(clock, DeviceClock):
-        record["spin_sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
+    if clocks_mhz := _sm_clocks_mhz(clock):
+        record["spin_sm_clock_mhz"] = round(statistics.median(clocks_mhz), 1)
     return record
+
+
+def _sm_clocks_mhz(clock: Clock) -> list[float]:
+    return clock.sm_clock_mhz if isinstance(clock, DeviceClock) else []
 
 
 def _add_counts(record: dict[str, Any], seen: Counts) -> None:

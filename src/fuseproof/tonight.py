@@ -85,7 +85,7 @@ class Tonight:
         self.notes += self.replicates.notes
         tonight = self.ledger.night(name, self.replicates.documents)
 
-        def begin(*, paired: bool) -> GateSession:
+        def begin(*, paired: bool, alone: Collection[str] = ()) -> GateSession:
             return GateSession(
                 self.settings,
                 self.waivers,
@@ -96,33 +96,40 @@ class Tonight:
                 today=datetime.date.today(),
                 selection=str(self.selection),
                 recall=recall,
+                alone=alone,
             )
 
         session = begin(paired=False)
         if interrupted:
             return session, True
         try:
-            trusted = self._trusted(session)
+            trusted, alone = self._trusted(session)
             if trusted is not None:
-                session = begin(paired=True)
+                session = begin(paired=True, alone=alone)
             self._confirm(session, tests_by_key(own), trusted)
         except KeyboardInterrupt:
             interrupted = True
         return session, interrupted
 
-    def _trusted(self, session: GateSession) -> Trusted | None:
-        """Return the environment to pair with, if there is one and anything to run in it."""
+    def _trusted(self, session: GateSession) -> tuple[Trusted | None, Collection[str]]:
+        """Return the environment to pair with, if there is one and anything to run in it, and keys not to pair."""
         if session.plan() is None:
-            return None
+            return None, ()
         found = self.find_trusted()
-        if isinstance(found, Trusted):
-            refusal = found.refusal(session)
-            if refusal is None:
-                return found
-            found = refusal
-        if found is not None:
-            self.notes.append(found)
-        return None
+        if not isinstance(found, Trusted):
+            self.notes += [found] if found is not None else []
+            return None, ()
+        strangers = found.strangers(session)
+        screened = session.screening.screened
+        judged = {e.family.pairs[column].key for e in screened for column in np.flatnonzero(e.judged)}
+        if strangers:
+            key, difference = min(strangers.items())
+            self.notes.append(
+                f"confirmed alone, not in pairs: {len(strangers)} of {len(judged)} benchmarks, whose segments did not "
+                f"begin in {found.python} ({key}: {difference}); accept tonight's level and trust its environment, or "
+                "set trusted_python to theirs"
+            )
+        return (found, strangers) if judged - strangers.keys() else (None, ())
 
     def _confirm(self, session: GateSession, tests: Mapping[str, str], trusted: Trusted | None) -> None:
         suspects = len({pair.key for pair in session.screening.suspects})

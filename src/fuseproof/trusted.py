@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from fuseproof import __version__
 from fuseproof.gate.session import GateSession
@@ -18,6 +20,7 @@ __all__ = ["Trusted", "find_trusted"]
 
 _ASK = "import json, fuseproof, fuseproof.machine as m; print(json.dumps([fuseproof.__version__, m.inventory()]))"
 _LIMIT_S = 300.0  # importing torch from a cold network disk takes a minute or two
+_FIRST_PARTS = ("torch", "apex", "cuda")  # of an inventory: what a reader looks for
 _SHOWN_PARTS = 3
 
 
@@ -36,16 +39,19 @@ class Trusted:
     environ: Mapping[str, str]
     software: Mapping[str, str]
 
-    def refusal(self, session: GateSession) -> str | None:
-        """Return why tonight's benchmarks cannot be paired with it: their segments began in another environment."""
-        others = [software for software in _first_environments(session) if software != self.software]
-        if not others:
-            return None
-        return (
-            f"not in pairs: {self.python} is not the environment in which the segments of {len(others)} benchmark(s) "
-            f"began ({_difference(self.software, others[0])}); set trusted_python to that one, or accept tonight's "
-            "level and trust tonight's environment"
-        )
+    def strangers(self, session: GateSession) -> dict[str, str]:
+        """Return the judged keys whose segment began in another environment, and how that differs.
+
+        A pair with this one would compare them with a level that has been left, for better or on purpose.
+        """
+        history = session.screening.history
+        found = {}
+        for each in session.screening.screened:
+            for column in np.flatnonzero(each.judged).tolist():
+                software = history[each.family.first[column]].software
+                if software != self.software:
+                    found[each.family.pairs[column].key] = _difference(self.software, software)
+        return found
 
 
 def find_trusted(settings: GateSettings, root: Path) -> Trusted | str | None:
@@ -69,15 +75,7 @@ def find_trusted(settings: GateSettings, root: Path) -> Trusted | str | None:
     return Trusted(python, settings.trusted_env, {k: v for k, v in software.items() if k not in HOST_PARTS})
 
 
-def _first_environments(session: GateSession) -> Iterable[Mapping[str, str]]:
-    history = session.screening.history
-    for each in session.screening.screened:
-        for column, judged in enumerate(each.judged):
-            if judged:
-                yield history[each.family.first[column]].software
-
-
 def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    names = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
+    names = [name for name in dict.fromkeys([*_FIRST_PARTS, *here, *there]) if here.get(name) != there.get(name)]
     shown = [f"{name} {here.get(name, 'absent')}, not {there.get(name, 'absent')}" for name in names[:_SHOWN_PARTS]]
     return "; ".join(shown + [f"and {len(names) - _SHOWN_PARTS} more"] * (len(names) > _SHOWN_PARTS))

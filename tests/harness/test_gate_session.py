@@ -18,11 +18,13 @@ import pytest
 
 from fuseproof import machine
 from fuseproof.confirming import Children
+from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
 from fuseproof.planting import Plant
 from fuseproof.processes import ChildError
 from fuseproof.trusted import Trusted, find_trusted
+from fuseproof.verdicts.verdict import Pair
 
 pytest_plugins = ["pytester"]
 
@@ -756,13 +758,27 @@ def test_a_pair_at_different_clocks_is_not_used(
 def test_another_environment_than_the_recorded_one_makes_no_pairs(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segment began with another torch: refused by name, and confirmed alone."""
+    """The segments began with another torch: refused by name, and confirmed alone."""
     project.remember()
     monkeypatch.setattr("fuseproof.gating.find_trusted", lambda *_: Trusted("old-python", {}, {"torch": "1.0"}))
     project.say(factor={"c": 1.3})
     text = project.run(status=REGRESSED)
-    assert "not in pairs: old-python is not the environment in which the segments of 8 benchmark(s) began" in text
+    assert "8 of 8 benchmarks, whose segments did not begin in old-python" in text
+    assert "torch 1.0, not 2." in text
     assert "confirming 1 benchmark(s): process 1 of 5" in text
+
+
+def test_a_segment_that_began_elsewhere_is_confirmed_alone(project: Project, paired: list[str]) -> None:
+    """An accepted level of another torch: pairs with the first one would call any loss of it nothing."""
+    software = {**first_document(project)["fuseproof"]["software"], "torch": "9.0"}
+    project.remember(night="later", software=software)
+    Ledger(project.history, SLUG).accept("later0", [Pair("op/c/fp32/64", TIME)], "wanted", "me")
+    project.say(factor={"c": 1.05, "d": [1.02] + [1.0, 1.02, 1.02, 1.0] * 3})
+    text = project.run(status=REGRESSED)
+    assert "1 of 8 benchmarks, whose segments did not begin in old-python (op/c/fp32/64: torch" in text
+    assert project.outcomes()["c"] == "REGRESSED"  # in pairs it would be the machine's: both arms are slow
+    assert project.outcomes()["d"] == "REGRESSED"
+    assert "".join(paired).startswith("ABBAAB")
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

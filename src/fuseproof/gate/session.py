@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from fuseproof.gate.records import NightRecord, Recall
@@ -70,13 +70,14 @@ class GateSession:
         today: datetime.date,
         selection: str = "",
         recall: Recall | None = None,
+        alone: Collection[str] = (),
     ) -> None:
         self.settings = settings
         self.selection = selection
         self.full_selection = full_selection
         self.recall = recall or Recall()
         self.screening: Screening = screen(
-            history, tonight, rules=settings.rules, paired=paired, full_selection=full_selection
+            history, tonight, rules=settings.rules, paired=paired, full_selection=full_selection, alone=alone
         )
         self.evidence = Evidence()
         self._waivers = tuple(waivers)

@@ -7,7 +7,7 @@ anchor; the last two are shared among the `tests` pairs judged. All values are l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ __all__ = [
     "UNPAIRED_PROCESSES",
     "Limits",
     "alarm_bound",
+    "chosen",
     "clip_common",
     "creep_bound",
     "creep_effect",
@@ -108,6 +109,11 @@ def paired_limits(
     processes = np.select(enough, PAIR_COUNTS[:-1], PAIR_COUNTS[-1])
     mde = np.maximum(block + 2 * sd, screening.screen + 2 * screening.sd)
     return Limits(screening.screen, block, sd, mde, processes)
+
+
+def chosen(first: Sequence[bool], one: Limits, other: Limits) -> Limits:
+    """Return the limits of `one` where `first` is true, of `other` elsewhere."""
+    return Limits(*(np.where(first, getattr(one, part.name), getattr(other, part.name)) for part in fields(Limits)))
 
 
 def clip_common(shifts_ln: Floats, sd_common_ln: Floats) -> tuple[Floats, Floats]:

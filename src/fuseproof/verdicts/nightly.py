@@ -72,7 +72,7 @@ def _is_folded(suite: Verdict, verdict: Verdict, *, from_pairs: bool) -> bool:
 
 
 def _judge_column(screening: Screening, each: Screened, column: int, evidence: Evidence) -> Verdict:
-    if each.creeping[column] and not screening.paired:
+    if each.creeping[column] and not screening.in_pairs(each.family.pairs[column]):
         tonight = _slower(screening, each, column, evidence) if each.slower[column] else None
         if tonight is not None and tonight.outcome is Outcome.REGRESSED:
             return tonight
@@ -96,7 +96,7 @@ def _verdict(
     since: str | None = None,
 ) -> Verdict:
     """Return a verdict with its numbers: of the confirmation where `effects` are given, of the screening else."""
-    in_pairs = screening.paired if in_pairs is None else in_pairs
+    in_pairs = screening.in_pairs(each.family.pairs[column]) if in_pairs is None else in_pairs
     family, limits = each.family, each.limits if in_pairs else each.unpaired
     effect = float(np.median(effects)) if effects else float(each.excess_ln[column])
     confirmed_in_pairs = bool(effects) and in_pairs
@@ -132,8 +132,9 @@ def _unconfirmed(screening: Screening, each: Screened, column: int, evidence: Ev
         return replace(verdict, detail=f"{pair}: confirming process: {fault}")
     if is_settled(screening, each, column, evidence):
         return None
-    done = len(effects_ln(each, column, evidence, in_pairs=screening.paired))
-    what = "pairs of processes" if screening.paired else "processes"
+    in_pairs = screening.in_pairs(pair)
+    done = len(effects_ln(each, column, evidence, in_pairs=in_pairs))
+    what = "pairs of processes" if in_pairs else "processes"
     verdict = _verdict(screening, each, column, Outcome.INVALID, (Reason.UNCONFIRMED,))
     return replace(verdict, detail=f"{done} of {int(each.limits.processes[column])} confirming {what} ran")
 
@@ -141,7 +142,7 @@ def _unconfirmed(screening: Screening, each: Screened, column: int, evidence: Ev
 def _slower(screening: Screening, each: Screened, column: int, evidence: Evidence) -> Verdict:
     if broken := _unconfirmed(screening, each, column, evidence):
         return broken
-    if not screening.paired:
+    if not screening.in_pairs(each.family.pairs[column]):
         return _by_nights(screening, each, column, evidence)
     effects = effects_ln(each, column, evidence, in_pairs=True)
     effect, block = float(np.median(effects)), float(each.limits.block[column])
@@ -195,7 +196,7 @@ def _faster(screening: Screening, each: Screened, column: int, evidence: Evidenc
     """The mirror of a slow-down, on two nights always (section 6); what is not confirmed is judged as not suspect."""
     if _unconfirmed(screening, each, column, evidence):
         return _quiet(screening, each, column)
-    effects = effects_ln(each, column, evidence, in_pairs=screening.paired)
+    effects = effects_ln(each, column, evidence, in_pairs=screening.in_pairs(each.family.pairs[column]))
     if float(np.median(effects)) >= -float(each.limits.block[column]):
         return _quiet(screening, each, column)
     since = held_since(screening.history, each.family.pairs[column], Reason.FASTER)

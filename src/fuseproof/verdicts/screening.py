@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,6 +81,7 @@ class Screening:
         history: earlier nights, comparable with tonight's.
         tonight: this night.
         paired: whether the trusted environment runs here.
+        alone: keys that it says nothing of, since their segment began in another environment: confirmed alone.
         screened: one entry per stochastic metric.
         checks: exact metrics, suspect or not.
         verdicts: what is decided already: INVALID, MISSING, NEW.
@@ -97,6 +98,11 @@ class Screening:
     verdicts: tuple[Verdict, ...]
     known: frozenset[Pair]
     set_aside: tuple[str, ...] = ()
+    alone: frozenset[str] = frozenset()
+
+    def in_pairs(self, pair: Pair) -> bool:
+        """Return whether a pair is confirmed against the trusted environment."""
+        return self.paired and pair.key not in self.alone
 
     @property
     def suspects(self) -> tuple[Pair, ...]:
@@ -115,6 +121,7 @@ def screen(
     rules: Sequence[Rule] = DEFAULT_RULES,
     paired: bool = False,
     full_selection: bool = True,
+    alone: Collection[str] = (),
 ) -> Screening:
     """Compare tonight with the history, pair by pair.
 
@@ -124,6 +131,7 @@ def screen(
         rules: how metrics are gated, the last that fits a pair wins; what none fits is not judged.
         paired: whether the segment's trusted environment runs here.
         full_selection: whether the whole suite was asked for; else a pair that did not run was not asked for.
+        alone: keys whose segment did not begin in the trusted environment.
 
     """
     past = tuple(_comparable(night, tonight) for night in history)
@@ -144,7 +152,9 @@ def screen(
         shift = np.asarray(values, dtype=np.float64) - family.center_ln
         rows.append(np.where(np.isnan(family.variance_ln2), np.nan, shift))
     tests = max(1, sum(int(np.sum(~np.isnan(shift))) for shift in rows))
-    screened = tuple(_screened(family, shift, tests, paired) for family, shift in zip(families, rows, strict=True))
+    screened = tuple(
+        _screened(family, shift, tests, paired, frozenset(alone)) for family, shift in zip(families, rows, strict=True)
+    )
     judged = {p for each in screened for p, flag in zip(each.family.pairs, each.judged, strict=True) if flag}
     judged |= {check.pair for check in checks}
     known = {pair for family in families for pair in family.pairs}
@@ -165,7 +175,9 @@ def screen(
         reasons = "; ".join(tonight.invalid[key])
         verdicts.append(Verdict(Pair(key, "any metric"), Outcome.INVALID, (Reason.MEASUREMENT,), detail=reasons))
     aside = tuple(_set_aside(past, judged_by))
-    return Screening(past, tonight, paired, screened, checks, tuple(verdicts), frozenset(known), aside)
+    return Screening(
+        past, tonight, paired, screened, checks, tuple(verdicts), frozenset(known), aside, frozenset(alone)
+    )
 
 
 def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
@@ -177,7 +189,7 @@ def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
     return {pair for pair in seen if not absent.intersection(pair.key.split("/")[1:2] + pair.key.split("@")[1:])}
 
 
-def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screened:
+def _screened(family: Family, shift: Floats, tests: int, paired: bool, alone: frozenset[str]) -> Screened:
     tolerance = family.tolerance_ln
     judged = ~np.isnan(shift)
     sd_common = family.sd_common_ln
@@ -191,7 +203,8 @@ def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screen
     unpaired = bounds.unpaired_limits(family.variance_ln2, family.nu, family.df, family.nights, tests, tolerance)
     limits = unpaired
     if paired:
-        limits = bounds.paired_limits(unpaired, family.within_ln2, family.within_nu, tests, tolerance)
+        beside = bounds.paired_limits(unpaired, family.within_ln2, family.within_nu, tests, tolerance)
+        limits = bounds.chosen([pair.key in alone for pair in family.pairs], unpaired, beside)
     excess = shift - clipped
     anchor_excess = family.center_ln + excess - family.anchor_ln
     last_nights = np.vstack([family.recent_ln, (family.center_ln + excess)[None]])

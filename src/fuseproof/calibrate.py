@@ -6,6 +6,7 @@ import argparse
 import datetime
 import math
 import secrets
+import shlex
 import statistics
 import sys
 from collections.abc import Sequence
@@ -72,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) -> int:
     ledger = Ledger(History(root / settings.history), machine.identify().slug)
     night = arguments.night or secrets.token_hex(4)
-    again = f"fuseproof calibrate -n {arguments.n} --night {night} {' '.join(arguments.arguments)}".rstrip()
+    again = shlex.join(["fuseproof", "calibrate", "-n", str(arguments.n), "--night", night, *arguments.arguments])
     status = 0
     progress = Progress(print, f"calibrating night {night}")
     try:

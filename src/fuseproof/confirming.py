@@ -11,14 +11,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fuseproof.history import History, HistoryError
-from fuseproof.planting import Plant
 from fuseproof.processes import ChildError, ending, last_words, run_process
 
 __all__ = ["Children", "Order"]
@@ -34,13 +33,13 @@ class Order:
     Attributes:
         storage: folder for its results.
         tests: what to run, as arguments of pytest.
-        plant: the slow-down to plant on one of them.
+        plants: slow-downs to plant beside their results, by key: logarithms of ratios.
 
     """
 
     storage: Path
     tests: tuple[str, ...]
-    plant: Plant | None = None
+    plants: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Order | None:
@@ -48,12 +47,11 @@ class Order:
         if (text := environ.pop(ORDER, None)) is None:
             return None
         order = json.loads(text)
-        return cls(Path(order["storage"]), tuple(order["tests"]), order["plant"] and Plant(*order["plant"]))
+        return cls(Path(order["storage"]), tuple(order["tests"]), order["plants"])
 
     def to_json(self) -> str:
         """Return it as the value of the environment variable."""
-        plant = None if self.plant is None else [self.plant.key, self.plant.size_ln]
-        return json.dumps({"storage": str(self.storage), "tests": self.tests, "plant": plant})
+        return json.dumps({"storage": str(self.storage), "tests": self.tests, "plants": dict(self.plants)})
 
     def obey(self, config: pytest.Config) -> None:
         """Make this session a child: nothing is compared, gated or written but its own results."""
@@ -100,7 +98,7 @@ class Children:
         *,
         python: str = sys.executable,
         environ: Mapping[str, str] | None = None,
-        plant: Plant | None = None,
+        plants: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         """Run the tests with these ids in a fresh process and return its document.
 
@@ -108,14 +106,14 @@ class Children:
             tests: ids of tests of this session.
             python: the interpreter; another one brings its own torch.
             environ: variables set for it besides this process's own.
-            plant: the slow-down to plant on one of them.
+            plants: slow-downs to plant beside their results, by key: logarithms of ratios.
 
         Raises:
             ChildError: it crashed, hung, or measured nothing.
 
         """
         with tempfile.TemporaryDirectory(prefix="fuseproof-") as storage:
-            order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plant)
+            order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plants or {})
             command = [python, "-m", "pytest", *self.arguments]
             status, output = run_process(
                 command,

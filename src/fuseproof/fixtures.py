@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
@@ -11,14 +11,13 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from fuseproof.candidates import AdamCandidate
 from fuseproof.measure import Measurements, Plan
 from fuseproof.parity.cases import expect_defect, quiet_device
-from fuseproof.planting import Plant
 
-__all__ = ["MEASUREMENTS", "PLANT", "RECORD_PROPERTY", "adam_case", "device", "measure"]
+__all__ = ["MEASUREMENTS", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure"]
 
 # Half a minute for every new set of shapes: a dozen cases of its own, and no others.
 _COMPILED = frozenset({"test_compiled_update_matches_fp64"})
 MEASUREMENTS = pytest.StashKey[Measurements]()
-PLANT = pytest.StashKey[Plant | None]()
+PLANTS = pytest.StashKey[Mapping[str, float]]()
 RECORD_PROPERTY = pytest.StashKey[Callable[[str, object], None]]()
 
 
@@ -41,7 +40,7 @@ def measure(
 ) -> Callable[[Plan], None]:
     """Measure a plan: ``measure(plan)`` checks the output, times the rounds and records all metrics."""
     stash = request.config.stash
-    measurements = stash.setdefault(MEASUREMENTS, Measurements(device, stash.get(PLANT, None)))
+    measurements = stash.setdefault(MEASUREMENTS, Measurements(device, stash.get(PLANTS, {})))
 
     def run(plan: Plan) -> None:
         __tracebackhide__ = True  # a wrong kernel is told by its sentence, not by our frames

@@ -19,7 +19,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from fuseproof import counts, gpu, preflight
 from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
-from fuseproof.planting import Plant, measure_plant
+from fuseproof.planting import measure_plant
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
 from fuseproof.subjects import Subject
 
@@ -97,13 +97,13 @@ class Measurements:
 
     Args:
         device: where they run.
-        plant: a slow-down to plant on one of them, beside its own result.
+        plants: slow-downs to plant beside their results, by key: logarithms of ratios.
 
     """
 
-    def __init__(self, device: torch.device, plant: Plant | None = None) -> None:
+    def __init__(self, device: torch.device, plants: Mapping[str, float] | None = None) -> None:
         self.device = device
-        self.plant = plant
+        self.plants = plants or {}
         self.pending: list[_Pending] = []
         self.interval_constant_ns: float | None = None
 
@@ -178,9 +178,9 @@ class Measurements:
             record["flops"] = plan.work.flops
         if plan.about:
             record["about"] = dict(plan.about)
-        if self.plant is not None and self.plant.key == record["key"]:
+        if size_ln := self.plants.get(record["key"]):
             make_clock = partial(self._clock, plan)
-            record["plant"] = measure_plant(self.plant, subject, make_clock, plan.rounds, own_ns, self.device)
+            record["plant"] = measure_plant(size_ln, subject, make_clock, plan.rounds, own_ns, self.device)
         benchmark.extra_info["fuseproof"] = record
         if isinstance(clock, ProfilerClock):
             _add_counts(record, counts.count_rounds(clock.traces))

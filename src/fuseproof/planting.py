@@ -17,15 +17,7 @@ import torch
 from fuseproof.clock import Clock, DeviceClock
 from fuseproof.subjects import Subject
 
-__all__ = ["Plant", "Spun", "measure_plant"]
-
-
-@dataclass(frozen=True)
-class Plant:
-    """A slow-down of `size_ln` (a logarithm of a ratio) to be planted on the benchmark with `key`."""
-
-    key: str
-    size_ln: float
+__all__ = ["Spun", "measure_plant"]
 
 
 @dataclass(frozen=True)
@@ -56,14 +48,14 @@ class Spun:
 
 
 def measure_plant(
-    plant: Plant, subject: Subject, clock: Callable[[], Clock], rounds: int, own_ns: float, device: torch.device
+    size_ln: float, subject: Subject, clock: Callable[[], Clock], rounds: int, own_ns: float, device: torch.device
 ) -> dict[str, float]:
-    """Measure `subject` with a short and with a long spin; return both medians, as ``base_ns`` and ``planted_ns``.
+    """Measure `subject` with a short and with a long spin; return both medians, ``base_ns`` and ``planted_ns``.
 
-    The short spin is as long as the plant would be on the subject alone.
+    The short spin is as long as the slow-down would be on the subject alone; the long one makes the whole slower by it.
 
     Args:
-        plant: how much slower the second arm must be than the first.
+        size_ln: how much slower the second arm must be than the first: the logarithm of a ratio.
         subject: what it is planted on.
         clock: makes a clock of the kind that the benchmark was timed with.
         rounds: how many of each arm.
@@ -72,13 +64,15 @@ def measure_plant(
 
     """
     cycles_per_ns = DeviceClock(device).cycles_per_ns if device.type == "cuda" else None
-    spin_ns = own_ns * math.expm1(plant.size_ln)
-    longer_ns = spin_ns + (own_ns + spin_ns) * math.expm1(plant.size_ln)
-    medians = {}
-    for name, length_ns in (("base_ns", spin_ns), ("planted_ns", longer_ns)):
-        arm, spun = clock(), Spun(subject, length_ns, cycles_per_ns)
+
+    def median_ns(spin_ns: float) -> float:
+        arm, spun = clock(), Spun(subject, spin_ns, cycles_per_ns)
         arm.prepare(spun)
         for _ in range(rounds):
             arm.run(spun)
-        medians[name] = round(statistics.median(arm.rounds_ns), 1)
-    return medians
+        return statistics.median(arm.rounds_ns)
+
+    spin_ns = own_ns * math.expm1(size_ln)
+    base_ns = median_ns(spin_ns)
+    planted_ns = median_ns(spin_ns + base_ns * math.expm1(size_ln))
+    return {"size_ln": size_ln, "base_ns": round(base_ns, 1), "planted_ns": round(planted_ns, 1)}

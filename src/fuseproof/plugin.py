@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if order := confirming.Order.take(os.environ):
         order.obey(config)
-        config.stash[fixtures.PLANT] = order.plant
+        config.stash[fixtures.PLANTS] = order.plants
     asked, history = bookkeeping.take_over(config, config.rootpath / settings.history)
     book = bookkeeping.Bookkeeper(asked, history, Selection.of(config))
     config.stash[hooks.BOOKKEEPER] = book

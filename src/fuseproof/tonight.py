@@ -17,7 +17,6 @@ from fuseproof.confirming import Children
 from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
-from fuseproof.planting import Plant
 from fuseproof.processes import ChildError, Progress
 from fuseproof.replicates import Replicates, tests_by_key
 from fuseproof.selection import Selection
@@ -161,7 +160,7 @@ class Tonight:
         if plant is None or plant.pair.key not in tests:
             return self.children.measure(wanted)
         with_plant = list(dict.fromkeys([*wanted, tests[plant.pair.key]]))
-        return self.children.measure(with_plant, plant=Plant(plant.pair.key, plant.size_ln))
+        return self.children.measure(with_plant, plants={plant.pair.key: plant.size_ln})
 
     def _add(self, session: GateSession, arms: Mapping[str, dict[str, Any]], but: Collection[str] = ()) -> int:
         """Take in one confirming process or pair, but not what it says of some keys; return its planted effects."""

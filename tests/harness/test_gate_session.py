@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from fuseproof.confirming import Children
 from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
-from fuseproof.planting import Plant
 from fuseproof.processes import ChildError
 from fuseproof.trusted import Trusted, find_trusted
 from fuseproof.verdicts.verdict import Pair
@@ -210,7 +210,7 @@ class Project:
             if each["metric"] == TIME
         }
 
-    def document(self, process: int, names: str, plant: Plant | None = None) -> dict[str, Any]:
+    def document(self, process: int, names: str, plants: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Return what a process of this project measures of some kernels, without starting it."""
         document = json.loads(json.dumps(first_document(self)))
         kernels = self.kernels
@@ -222,8 +222,8 @@ class Project:
                 own_ns = kernels["duration_ns"](name, process)
                 record["metrics"] = {TIME: own_ns, "peak_bytes": kernels["said"]("bytes", name, process, 2**20)}
                 record["invalid"] = [reason] if (reason := kernels["said"]("spoiled", name, process, "")) else []
-                if plant is not None and plant.key == record["key"]:
-                    record["plant"] = {"base_ns": own_ns, "planted_ns": own_ns * math.exp(plant.size_ln)}
+                if size_ln := (plants or {}).get(record["key"]):
+                    record["plant"] = {"size_ln": size_ln, "base_ns": own_ns, "planted_ns": own_ns * math.exp(size_ln)}
                 kept.append(benchmark)
         return {**document, "benchmarks": kept}
 
@@ -292,14 +292,14 @@ def project(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
         *,
         python: str = sys.executable,
         environ: dict[str, str] | None = None,
-        plant: Plant | None = None,
+        plants: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         process = fresh.processes
         (fresh.root / "processes").write_text(str(process + 1))
         if reason := fresh.kernels["said"]("crash", python, process, ""):
             raise ChildError(reason)
         names = "".join(test[-2] for test in tests)  # test_op.py::test_op[a]
-        return fresh.document(process, names, plant)
+        return fresh.document(process, names, plants)
 
     monkeypatch.setattr(Children, "measure", measure)
     return fresh
@@ -679,8 +679,8 @@ def test_a_plant_that_is_not_seen_answers_nothing(project: Project, monkeypatch:
     """A gate that sleeps says PASS to everything; its control does not."""
     measure = Children.measure
 
-    def blind(*args: Any, plant: Plant | None = None, **options: Any) -> dict[str, Any]:
-        return measure(*args, plant=plant and Plant(plant.key, 0.0), **options)
+    def blind(*args: Any, plants: Mapping[str, float] | None = None, **options: Any) -> dict[str, Any]:
+        return measure(*args, plants=dict.fromkeys(plants or {}, 1e-9), **options)
 
     project.remember()
     monkeypatch.setattr(Children, "measure", blind)

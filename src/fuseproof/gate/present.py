@@ -67,7 +67,7 @@ def _baseline(session: GateSession) -> str:
     first = [position for family in families for position in family.first]
     last = [position for family in families for position in family.reference]
     counts = [int(count) for family in families for count in family.nights]
-    counts += [check.nights for check in session.screening.checks]
+    counts = counts or [check.nights for check in session.screening.checks]
     history = session.screening.history
     if not counts:
         return "baseline: none"

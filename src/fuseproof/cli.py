@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fuseproof import __version__, preflight
-
-# The status of a run that cannot answer the question it was asked; 0 and argparse's 2 are the others.
-CANNOT_ANSWER = 21
+from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,8 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Are the fused kernels still right, and is nothing slower or hungrier, on this GPU?",
     )
     parser.add_argument("--version", action="version", version=f"fuseproof {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_add_doctor,):
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for add in (_add_doctor, add_check, add_show, add_accept):
         add(commands)
     arguments = parser.parse_args(argv)
     status: int = arguments.run(arguments)

@@ -117,25 +117,27 @@ class Index:
 
 
 @contextmanager
-def opened(history: History, machine: str) -> Iterator[Index]:
+def opened(history: History, machine: str, *, stored: bool = True) -> Iterator[Index]:
     """Open a machine's index, brought up to date; what is wrong with the index itself is mended or done without.
+
+    With `stored` false nothing is written: all is read, and forgotten.
 
     Raises:
         HistoryError: the folder cannot be listed.
 
     """
-    index, connection = _open(history, machine)
+    index, connection = _open(history, machine, stored)
     try:
         yield index
     finally:
         connection.close()
 
 
-def _open(history: History, machine: str) -> tuple[Index, sqlite3.Connection]:
+def _open(history: History, machine: str, stored: bool) -> tuple[Index, sqlite3.Connection]:
     files = {file.path.name: file for file in history.files(machine)}
     files |= {f"{VERDICTS}/{file.path.name}": file for file in history.records(machine)}
     path = history.folder(machine) / FILE_NAME
-    for attempt in ("as it is", "afresh") if files else ():
+    for attempt in ("as it is", "afresh") if files and stored else ():
         connection = None
         try:
             connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S)

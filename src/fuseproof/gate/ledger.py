@@ -25,11 +25,17 @@ class Ledger:
 
     A night whose verdicts cannot be read, or that was to be judged and never was, is no baseline for anything: all that
     it measured is INVALID.
+
+    Attributes:
+        history: the runs of all machines.
+        machine: this one's slug.
+
     """
 
-    def __init__(self, history: History, machine: str) -> None:
+    def __init__(self, history: History, machine: str, *, keep_index: bool = True) -> None:
         self.history = history
         self.machine = machine
+        self._keep_index = keep_index
         self._loaded: dict[str | None, tuple[list[Night], Recall]] = {}
 
     def nights(self, before: str | None = None, *, everything: bool = False) -> list[Night]:
@@ -96,7 +102,7 @@ class Ledger:
         records: dict[str, list[str]] = {}
         for file in self.history.records(self.machine):
             records.setdefault(file.night, []).append(f"{VERDICTS}/{file.path.name}")
-        with opened(self.history, self.machine) as index:
+        with opened(self.history, self.machine, stored=self._keep_index) as index:
             files = {n: _Files([file.path.name for file in runs[n]], records.get(n, [])) for n in names}
             rows = [files[name].row(name, index) for name in names]
             sheet = Sheet([row for row in rows if row.runs], index.words)

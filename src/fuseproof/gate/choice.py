@@ -54,7 +54,7 @@ class _Measured:
 
 
 def choose(sheet: Sheet) -> Choice:
-    """Choose the newest 20 nights whole; of older ones what the anchor, 20 clean nights and their segments need."""
+    """Choose the newest 20 nights whole; of older ones what the baseline, the anchor and the noise need."""
     count = len(sheet.rows)
     if not count:
         return Choice(range(0), {}, {})
@@ -70,9 +70,10 @@ def choose(sheet: Sheet) -> Choice:
         if not own and not starts:
             continue
         nights = np.flatnonzero(measured.flags[:, column]).tolist()
-        clean = clean_parts(count, nights, own, starts, position_of)[0]
+        clean, *earlier = clean_parts(count, nights, own, starts, position_of)
+        noise = [position for part in reversed(earlier) for position in part][-WINDOW_NIGHTS:]
         wanted[:, column] = newest[:, column]
-        wanted[[*clean[: ANCHOR_NIGHTS[1]], *clean[-WINDOW_NIGHTS:]], column] = True
+        wanted[[*clean[: ANCHOR_NIGHTS[1]], *clean[-WINDOW_NIGHTS:], *noise], column] = True
         # What starts a segment, or makes other nights unclean too, must be there with the night that it speaks of.
         reaching = [mark for mark in own.items() if mark[1].outcome is Outcome.IMPROVED or mark[1].since is not None]
         since = [position_of[mark.since] for _, mark in reaching if mark.since in position_of]

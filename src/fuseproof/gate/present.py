@@ -14,7 +14,7 @@ from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Verdict, closing_li
 
 __all__ = ["CALIBRATE", "aligned", "night_label", "shown_value", "table_lines", "to_json"]
 
-CALIBRATE = "nothing to judge by yet: run `fuseproof calibrate -n 8`, which remembers eight processes as one night"
+CALIBRATE = "nothing to judge {} by yet: `fuseproof calibrate -n 8` remembers eight processes as one night"
 
 _HEADER = ("benchmark", "metric", "baseline", "now", "change", "95 % interval", "verdict", "why")
 _QUIET = (Outcome.UNGATEABLE, Outcome.NEW)
@@ -40,8 +40,9 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     if session.full_selection:
         lines += session.settings.unmatched(sorted({pair.key for pair in session.screening.tonight.pairs}))
     lines.append(summary_line(session))
-    if not session.screening.known:
-        lines.append(CALIBRATE)
+    new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
+    if new or not session.screening.known:
+        lines.append(CALIBRATE.format(f"{len(new)} keys" if len(new) != 1 else next(iter(new))))
     return lines
 
 

@@ -101,9 +101,11 @@ def build_family(
     window = np.full(values.shape, np.nan)
     anchor = np.full(values.shape, np.nan)
     for column, ages_of in enumerate(parts_of.values()):
+        room = BASELINE_NIGHTS  # of earlier segments, for their noise alone
         for age, nights in enumerate(ages_of):
             rows = [row for row in nights if not math.isnan(values[row, column])]
-            kept = rows[-BASELINE_NIGHTS:]
+            kept = rows[-BASELINE_NIGHTS:] if age == 0 else rows[max(0, len(rows) - room) :]
+            room -= len(kept) if age else 0
             window[kept, column], ages[kept, column] = values[kept, column], age
             if age == 0:
                 anchor[rows[: ANCHOR_NIGHTS[1]], column] = values[rows[: ANCHOR_NIGHTS[1]], column]

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fuseproof import __version__, calibrate, nightly, preflight
+from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
 
-# The status of a run that cannot answer the question it was asked; 0 and argparse's 2 are the others.
-CANNOT_ANSWER = 21
-USAGE_ERROR = 2
+USAGE_ERROR = 2  # argparse's own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Are the fused kernels still right, and is nothing slower or hungrier, on this GPU?",
     )
     parser.add_argument("--version", action="version", version=f"fuseproof {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_add_doctor, calibrate.add, nightly.add):
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for add in (_add_doctor, calibrate.add, nightly.add, add_check, add_show, add_accept):
         add(commands)
     arguments = parser.parse_args(argv)
     status: int = arguments.run(arguments)

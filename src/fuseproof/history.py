@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,25 @@ class History:
         if fault := find_fault(document, file.machine, file.night):
             raise HistoryError(f"{shown(file.path)}: {fault.what}; {fault.mend}")
         return Run(file, document)
+
+    @staticmethod
+    def load_path(path: Path) -> Run:
+        """Read and check a run wherever it lies, by what it says of itself; raises HistoryError as `load` does.
+
+        Without a run's name it counts as written when pytest-benchmark says that it ran.
+        """
+        document = read_document(path)
+        block = document.get("fuseproof") if isinstance(document, dict) else None
+        machine, night = (str(block.get(name)) if isinstance(block, dict) else "" for name in ("machine", "night"))
+        file = RunFile.parse(path, machine)
+        if fault := find_fault(document, machine, file.night if file else night):
+            raise HistoryError(f"{shown(path)}: {fault.what}; {fault.mend}")
+        try:
+            written = datetime.fromisoformat(document["datetime"]).astimezone(UTC)
+        except (ValueError, OverflowError):
+            what = f"datetime is {document['datetime']!r:.60}, not a date"
+            raise HistoryError(f"{shown(path)}: {what}; restore the file from a good copy") from None
+        return Run(file or RunFile(path, machine, 0, written, night, "", None), document)
 
     def records(self, machine: str) -> list[RunFile]:
         """Return the files with what was said of the machine's nights, oldest first, from the names alone."""

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ DROP TABLE IF EXISTS files;
 CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT UNIQUE NOT NULL);
 CREATE TABLE files (
     name TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
-    ids BLOB NOT NULL, ids_crc INTEGER NOT NULL, rest BLOB NOT NULL
+    ids BLOB NOT NULL, ids_crc INTEGER NOT NULL, numbers BLOB NOT NULL, rest BLOB NOT NULL, rest_crc INTEGER NOT NULL
 );
 """
 
@@ -61,21 +61,23 @@ class Index:
         if any(ids and not 1 <= min(ids) <= max(ids) <= len(self.words) for ids in self.ids.values()):
             raise sqlite3.DatabaseError("words are missing")  # they are numbered from 1 and never removed
 
-    def rests(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the rest of these files; those at fault are left out."""
-        found: dict[str, dict[str, Any]] = {}
-        for name in names:
-            if name not in self.ids:
-                continue
-            try:
-                row = self._connection.execute("SELECT rest FROM files WHERE name = ?", (name,)).fetchone()
-                found[name] = json.loads(zlib.decompress(row[0]))
-            except (sqlite3.Error, TypeError, ValueError, zlib.error):  # spoilt or gone since: the file itself is there
-                try:
-                    found[name] = _digest(self._files[name]).rest
-                except HistoryError as error:
-                    self.faults[name] = str(error)
-        return found
+    def read(self, name: str) -> tuple[array[float], dict[str, Any]] | None:
+        """Return the numbers and the rest of a file; None for one that is at fault."""
+        if name not in self.ids:
+            return None
+        try:
+            query = "SELECT numbers, rest, rest_crc FROM files WHERE name = ?"
+            numbers, rest, crc = self._connection.execute(query, (name,)).fetchone()
+            if zlib.crc32(numbers + rest) == crc:
+                return array("d", numbers), json.loads(rest)
+        except (sqlite3.Error, TypeError, ValueError):
+            pass
+        try:  # spoilt, or another session has removed it: the file itself is there
+            digest = _digest(self._files[name])
+        except HistoryError as error:
+            self.faults[name] = str(error)
+            return None
+        return digest.numbers, digest.rest
 
     def _refresh(self) -> None:
         rows = self._connection.execute("SELECT name, size, mtime_ns, ids, ids_crc FROM files")
@@ -107,33 +109,35 @@ class Index:
             number_of = dict(self._connection.execute("SELECT word, id FROM words"))
             for name, (stamp, digest) in digests.items():
                 ids = array("i", (number_of[word] for word in digest.words))
-                rest = zlib.compress(json.dumps(digest.rest, separators=(",", ":")).encode("ascii"))
-                data = ids.tobytes()
-                row = (name, *stamp, data, zlib.crc32(data), rest)
-                self._connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", row)
+                rest = json.dumps(digest.rest, separators=(",", ":")).encode("ascii")
+                data, numbers = ids.tobytes(), digest.numbers.tobytes()
+                row = (name, *stamp, data, zlib.crc32(data), numbers, rest, zlib.crc32(numbers + rest))
+                self._connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
                 self.ids[name] = ids
 
 
 @contextmanager
-def opened(history: History, machine: str) -> Iterator[Index]:
+def opened(history: History, machine: str, *, stored: bool = True) -> Iterator[Index]:
     """Open a machine's index, brought up to date; what is wrong with the index itself is mended or done without.
+
+    With `stored` false nothing is written: all is read, and forgotten.
 
     Raises:
         HistoryError: the folder cannot be listed.
 
     """
-    index, connection = _open(history, machine)
+    index, connection = _open(history, machine, stored)
     try:
         yield index
     finally:
         connection.close()
 
 
-def _open(history: History, machine: str) -> tuple[Index, sqlite3.Connection]:
+def _open(history: History, machine: str, stored: bool) -> tuple[Index, sqlite3.Connection]:
     files = {file.path.name: file for file in history.files(machine)}
     files |= {f"{VERDICTS}/{file.path.name}": file for file in history.records(machine)}
     path = history.folder(machine) / FILE_NAME
-    for attempt in ("as it is", "afresh") if files else ():
+    for attempt in ("as it is", "afresh") if files and stored else ():
         connection = None
         try:
             connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S)

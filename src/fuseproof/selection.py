@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fuseproof.verdicts.night import NARROWED
+
 __all__ = ["GATE_MARK", "Selection", "is_timed"]
 
 GATE_MARK = "fuseproof_gate"
@@ -59,7 +61,7 @@ class Selection:
     def __str__(self) -> str:
         """As the history remembers it: empty for the whole default suite."""
         parts = [f"of {', '.join(self.paths)}"] if self.paths else []
-        parts += [f"without some: {', '.join(self.narrowed)}"] if self.narrowed else []
+        parts += [f"{NARROWED}: {', '.join(self.narrowed)}"] if self.narrowed else []
         return " ".join([self.name or "default", *parts]) if parts else self.name
 
 

@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["ConfigError", "nearest", "read_toml", "refuse_unknown"]
 
 
-_MOST_WORDS = 20  # a suite has hundreds of keys, and a sentence has one line
+_MOST_WORDS = 8  # a suite has hundreds of keys, and a sentence has one line
 
 
 class ConfigError(Exception):

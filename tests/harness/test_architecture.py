@@ -24,7 +24,8 @@ FROM_FILES = {
         for name in MODULES
         if name.partition(".")[0] in {"gate", "verdicts"}
     },
-    **dict.fromkeys(("history", "record_schema", "report", "run_file", "run_schema", "storage"), WITHOUT_NUMPY),
+    **dict.fromkeys(("digest", "history", "index", "record_schema", "report"), WITHOUT_NUMPY),
+    **dict.fromkeys(("run_file", "run_schema", "storage"), WITHOUT_NUMPY),
     # Read at the start of every pytest session, in repositories too that have nothing to do with us.
     **dict.fromkeys(("config", "gate.settings", "gate.waivers", "tables", "verdicts.rules"), WITHOUT_NUMPY),
 }

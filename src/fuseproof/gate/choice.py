@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fuseproof.gate.sheet import Sheet
 from fuseproof.verdicts.baseline import ANCHOR_NIGHTS, BASELINE_NIGHTS
 from fuseproof.verdicts.night import clean_parts
-from fuseproof.verdicts.verdict import Mark, Pair
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair
 
 __all__ = ["Choice", "choose"]
 
@@ -54,7 +54,7 @@ class _Measured:
 
 
 def choose(sheet: Sheet) -> Choice:
-    """Choose the newest 20 nights whole; of older ones what the anchor, 20 clean nights and their segments need."""
+    """Choose the newest 20 nights whole; of older ones what the baseline, the anchor and the noise need."""
     count = len(sheet.rows)
     if not count:
         return Choice(range(0), {}, {})
@@ -70,12 +70,14 @@ def choose(sheet: Sheet) -> Choice:
         if not own and not starts:
             continue
         nights = np.flatnonzero(measured.flags[:, column]).tolist()
-        clean = clean_parts(count, nights, own, starts, position_of)[0]
+        clean, *earlier = clean_parts(count, nights, own, starts, position_of)
+        noise = [position for part in reversed(earlier) for position in part][-WINDOW_NIGHTS:]
         wanted[:, column] = newest[:, column]
-        wanted[[*clean[: ANCHOR_NIGHTS[1]], *clean[-WINDOW_NIGHTS:]], column] = True
-        # What makes a night unclean, or starts a segment, must be there with the night that it speaks of.
-        telling = [*starts, *own, *(position_of[mark.since] for mark in own.values() if mark.since in position_of)]
-        noted[telling, column] = True
+        wanted[[*clean[: ANCHOR_NIGHTS[1]], *clean[-WINDOW_NIGHTS:], *noise], column] = True
+        # What starts a segment, or makes other nights unclean too, must be there with the night that it speaks of.
+        reaching = [mark for mark in own.items() if mark[1].outcome is Outcome.IMPROVED or mark[1].since is not None]
+        since = [position_of[mark.since] for _, mark in reaching if mark.since in position_of]
+        noted[[*starts, *(position for position, _ in reaching), *since], column] = True
     whole = range(max(0, count - WINDOW_NIGHTS), count)
     return Choice(whole, _by_night(wanted, measured, whole), _by_night(noted & ~wanted, measured, whole))
 
@@ -89,8 +91,7 @@ def _courses(sheet: Sheet) -> tuple[dict[Pair, dict[int, Mark]], dict[Pair, set[
     """Return each pair's marks that make a night unclean or start a segment, by position, and where it was accepted."""
     marks: dict[Pair, dict[int, Mark]] = {}
     accepted: dict[Pair, set[int]] = {}
-    for position, row in enumerate(sheet.rows):
-        said, wanted = sheet.said(row, telling_only=True)
+    for position, (said, wanted) in enumerate(sheet.telling()):
         for pair, mark in said.items():
             marks.setdefault(pair, {})[position] = mark
         for pair in wanted:
@@ -104,14 +105,15 @@ def _measured(sheet: Sheet) -> _Measured:
     columns_of: dict[int, list[int]] = {}
     invalid: dict[int, str] = {}
     for number in {number for row in sheet.rows for run in row.runs for number in run}:
-        key, method, cpu, metrics, is_invalid, _ = sheet.word(number)
-        if is_invalid:
-            invalid[number] = key
+        word = sheet.run_word(number)
+        if word.invalid:
+            invalid[number] = word.key
         else:
-            names = [(Pair(key, metric), f"{method} {cpu}") for metric in metrics]
+            names = [(pair, f"{word.method} {word.cpu_model}") for pair in sheet.measured(number)]
             columns_of[number] = [columns.setdefault(name, len(columns)) for name in names]
     # Words to their columns, filled up with one that is dropped in the end.
-    table = np.full((max(sheet.words, default=0) + 1, max(map(len, columns_of.values()), default=0)), len(columns))
+    width = max(map(len, columns_of.values()), default=0)
+    table = np.full((max([0, *columns_of, *invalid]) + 1, width), len(columns))
     for number, own in columns_of.items():
         table[number, : len(own)] = own
     flags = np.zeros((len(sheet.rows), len(columns) + 1), dtype=np.bool_)
@@ -120,7 +122,7 @@ def _measured(sheet: Sheet) -> _Measured:
             continue
         numbers = {number for run in row.runs for number in run}
         if spoilt := {invalid[number] for number in numbers & invalid.keys()}:
-            numbers = {number for number in numbers if sheet.word(number)[0] not in spoilt}
+            numbers = {number for number in numbers if sheet.run_word(number).key not in spoilt}
         flags[position, table[np.fromiter(numbers, dtype=np.int64)].ravel()] = True
     flags = flags[:, :-1]
     pairs = [pair for pair, _ in columns]

@@ -11,11 +11,10 @@ from fuseproof.gate.records import NightRecord, Recall, by_metric
 from fuseproof.gate.sheet import Row, Sheet
 from fuseproof.history import VERDICTS, History
 from fuseproof.index import Index, opened
-from fuseproof.run_file import RunFile
 from fuseproof.verdicts.controls import Unchanged
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
-from fuseproof.verdicts.recorded import night_of
+from fuseproof.verdicts.recorded import assembled, night_of
 from fuseproof.verdicts.verdict import Mark, Pair
 
 __all__ = ["Ledger"]
@@ -26,11 +25,17 @@ class Ledger:
 
     A night whose verdicts cannot be read, or that was to be judged and never was, is no baseline for anything: all that
     it measured is INVALID.
+
+    Attributes:
+        history: the runs of all machines.
+        machine: this one's slug.
+
     """
 
-    def __init__(self, history: History, machine: str) -> None:
+    def __init__(self, history: History, machine: str, *, keep_index: bool = True) -> None:
         self.history = history
         self.machine = machine
+        self._keep_index = keep_index
         self._loaded: dict[str | None, tuple[list[Night], Recall]] = {}
 
     def nights(self, before: str | None = None, *, everything: bool = False) -> list[Night]:
@@ -94,11 +99,11 @@ class Ledger:
         runs = self.history.nights(self.machine)
         names = list(runs)
         names = names[: names.index(before)] if before in runs else names
-        records: dict[str, list[RunFile]] = {}
+        records: dict[str, list[str]] = {}
         for file in self.history.records(self.machine):
-            records.setdefault(file.night, []).append(file)
-        with opened(self.history, self.machine) as index:
-            files = {name: _Files(runs[name], records.get(name, [])) for name in names}
+            records.setdefault(file.night, []).append(f"{VERDICTS}/{file.path.name}")
+        with opened(self.history, self.machine, stored=self._keep_index) as index:
+            files = {n: _Files([file.path.name for file in runs[n]], records.get(n, [])) for n in names}
             rows = [files[name].row(name, index) for name in names]
             sheet = Sheet([row for row in rows if row.runs], index.words)
             choice = choose(sheet)
@@ -106,11 +111,12 @@ class Ledger:
             nights, unchanged = [], []
             for position in positions:
                 row = sheet.rows[position]
-                rests = index.rests(files[row.name].names)
                 values = None if everything or position in choice.whole else choice.values.get(position, frozenset())
-                noted = choice.marks.get(position, frozenset()) if values is not None else frozenset()
-                nights.append(_night(sheet, row, rests, values, noted))
-                unchanged += [Unchanged(**rest["unchanged"]) for rest in rests.values() if "unchanged" in rest]
+                noted = choice.marks.get(position, frozenset())
+                nights.append(_night(sheet, row, files[row.name], index, values, noted))
+            for row in sheet.rows[choice.whole.start :]:
+                rests = (index.read(name) for name in files[row.name].record_names)
+                unchanged += [Unchanged(**rest["unchanged"]) for _, rest in filter(None, rests) if "unchanged" in rest]
             lost = [index.faults[name] for name in index.faults if name.startswith(VERDICTS)]
             lost += [stray.reason for stray in self.history.unnamed_records(self.machine)]
             aside = [index.faults[name] for name in index.faults if not name.startswith(VERDICTS)]
@@ -125,49 +131,41 @@ class Ledger:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of one night, oldest first."""
+    """The files of one night, oldest first, by their names in the index."""
 
-    runs: Sequence[RunFile]
-    records: Sequence[RunFile]
-
-    @property
-    def names(self) -> list[str]:
-        """Their names in the index, runs first."""
-        return [*(file.path.name for file in self.runs), *(f"{VERDICTS}/{file.path.name}" for file in self.records)]
+    run_names: Sequence[str]
+    record_names: Sequence[str]
 
     def row(self, name: str, index: Index) -> Row:
         """Return the night as a row of the sheet."""
-        found = [each for each in self.names if each in index.ids]
-        runs = [index.ids[each] for each in found if not each.startswith(VERDICTS)]
-        records = [index.ids[each] for each in found if each.startswith(VERDICTS)]
-        return Row(name, runs, records, lost=len(records) < len(self.records))
+        runs = [index.ids[each] for each in self.run_names if each in index.ids]
+        records = [index.ids[each] for each in self.record_names if each in index.ids]
+        return Row(name, runs, records, lost=len(records) < len(self.record_names))
 
 
 def _night(
-    sheet: Sheet,
-    row: Row,
-    rests: Mapping[str, Mapping[str, Any]],
-    values: Collection[Pair] | None,
-    noted: Collection[Pair],
+    sheet: Sheet, row: Row, files: _Files, index: Index, only: Collection[Pair] | None, noted: Collection[Pair]
 ) -> Night:
-    """Return a night with what was said of it; with `values`, only those, and only marks of those and `noted`."""
-    runs = [rest for name, rest in rests.items() if not name.startswith(VERDICTS)]
-    records = [rest for name, rest in rests.items() if name.startswith(VERDICTS)]
-    night = night_of(row.name, runs)
-    marks, accepted = sheet.said(row)
-    confirming, trusted = (
-        [_values(process, values) for rest in records for process in rest.get(arm, [])]
-        for arm in ("confirming", "trusted")
-    )
+    """Return a night with what was said of it; with `only`, of these pairs alone, and the marks of those `noted`."""
+    if only is not None and not only:
+        marks, accepted = sheet.marks(row, noted)
+        return Night(row.name, [], marks=marks, accepted=accepted)
+    processes = []
+    for name in files.run_names:
+        if name in index.ids and (found := index.read(name)) is not None:
+            processes.append(sheet.process(index.ids[name], *found, only))
+    night = assembled(row.name, processes)
+    marks, accepted = sheet.marks(row, None if only is None else {*only, *noted})
+    arms: dict[str, list[dict[Pair, Any]]] = {"confirming": [], "trusted": []}
+    for name in files.record_names:
+        rest = (index.read(name) or ({}, {}))[1]
+        for arm, processes_of in arms.items():
+            processes_of += [_values(process, only) for process in rest.get(arm, [])]
     if row.lost or sheet.unjudged(row):
         why = "its verdicts cannot be read" if row.lost else "it was to be judged and never was"
         keys = {pair.key for pair in night.pairs}
         night = replace(night, invalid={key: [*night.invalid.get(key, []), why] for key in keys})
-    if values is not None:
-        marks = {pair: mark for pair, mark in marks.items() if pair in values or pair in noted}
-        screening = [{pair: value for pair, value in run.items() if pair in values} for run in night.screening]
-        night = replace(night, screening=screening)
-    return replace(night, marks=marks, accepted=frozenset(accepted), confirming=confirming, trusted=trusted)
+    return replace(night, marks=marks, accepted=accepted, confirming=arms["confirming"], trusted=arms["trusted"])
 
 
 def _values(process: Mapping[str, Mapping[str, Any]], only: Collection[Pair] | None) -> dict[Pair, Any]:

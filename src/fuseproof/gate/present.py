@@ -14,7 +14,7 @@ from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Verdict, closing_li
 
 __all__ = ["CALIBRATE", "aligned", "night_label", "shown_value", "table_lines", "to_json"]
 
-CALIBRATE = "nothing to judge by yet: run `fuseproof calibrate -n 8`, which remembers eight processes as one night"
+CALIBRATE = "nothing to judge {} by yet: `fuseproof calibrate -n 8` remembers eight processes as one night"
 
 _HEADER = ("benchmark", "metric", "baseline", "now", "change", "95 % interval", "verdict", "why")
 _QUIET = (Outcome.UNGATEABLE, Outcome.NEW)
@@ -33,15 +33,16 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     lines = []
     if rows:
         before, now = baselines(session), tonight_values(session)
-        lines += aligned([_HEADER, *(_row(verdict, before, now) for verdict in rows)])
-    lines += [f"... and {count} more {outcome}: `fuseproof show` lists them" for outcome, count in left_out.items()]
+        lines += aligned([_HEADER, *(_row(verdicts, before, now) for verdicts in rows)])
+    lines += [f"... and {count} lines more of {outcome}" for outcome, count in left_out.items()]
     lines += [f"control failed: {each.name}: {each.detail}" for each in session.controls if not each.passed]
     lines += [f"set aside: {sentence}" for sentence in (*session.recall.set_aside, *session.screening.set_aside)]
     if session.full_selection:
         lines += session.settings.unmatched(sorted({pair.key for pair in session.screening.tonight.pairs}))
     lines.append(summary_line(session))
-    if not session.screening.known:
-        lines.append(CALIBRATE)
+    new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
+    if new or not session.screening.known:
+        lines.append(CALIBRATE.format(f"{len(new)} keys" if len(new) != 1 else next(iter(new))))
     return lines
 
 
@@ -67,7 +68,7 @@ def _baseline(session: GateSession) -> str:
     first = [position for family in families for position in family.first]
     last = [position for family in families for position in family.reference]
     counts = [int(count) for family in families for count in family.nights]
-    counts += [check.nights for check in session.screening.checks]
+    counts = counts or [check.nights for check in session.screening.checks]
     history = session.screening.history
     if not counts:
         return "baseline: none"
@@ -84,32 +85,45 @@ def night_label(night: Night) -> str:
     return f"{night.day} ({night.name})" if night.day else night.name
 
 
-def _chosen(verdicts: Sequence[Verdict], everything: bool) -> tuple[list[Verdict], dict[Outcome, int]]:
+def _chosen(verdicts: Sequence[Verdict], everything: bool) -> tuple[list[list[Verdict]], dict[Outcome, int]]:
+    """Return the verdicts of each line, and how many lines are left out: what says the same of a key has one line."""
     if everything:
-        return list(verdicts), {}
-    rows: list[Verdict] = []
-    seen: Counter[Outcome] = Counter()
+        return [[verdict] for verdict in verdicts], {}
+    lines: dict[tuple[Any, ...], list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.outcome is Outcome.PASS and not verdict.reasons:
             continue
-        seen[verdict.outcome] += 1
-        if verdict.outcome not in _QUIET or seen[verdict.outcome] <= _QUIET_ROWS:
-            rows.append(verdict)
+        whole_key = verdict.effect_ln is None and verdict.pair.key != SUITE
+        same = (
+            verdict.outcome,
+            verdict.reasons,
+            verdict.pair.key,
+            verdict.detail if whole_key else verdict.pair.metric,
+        )
+        lines.setdefault(same, []).append(verdict)
+    rows: list[list[Verdict]] = []
+    seen: Counter[Outcome] = Counter()
+    for line in lines.values():
+        outcome = line[0].outcome
+        seen[outcome] += 1
+        if outcome not in _QUIET or seen[outcome] <= _QUIET_ROWS:
+            rows.append(line)
     return rows, {each: seen[each] - _QUIET_ROWS for each in _QUIET if seen[each] > _QUIET_ROWS}
 
 
-def _row(verdict: Verdict, before: Mapping[Pair, Any], now: Mapping[Pair, Any]) -> tuple[str, ...]:
+def _row(verdicts: Sequence[Verdict], before: Mapping[Pair, Any], now: Mapping[Pair, Any]) -> tuple[str, ...]:
+    verdict = verdicts[0]
     pair = verdict.pair
+    alone = len(verdicts) == 1
     interval = verdict.interval_ln
-    waived = " waived" if verdict.waived else ""
     return (
         "the whole suite" if pair.key == SUITE else pair.key,
-        pair.metric,
-        shown_value(pair.metric, before.get(pair)),
-        shown_value(pair.metric, now.get(pair)),
+        pair.metric if alone else f"{len(verdicts)} metrics",
+        shown_value(pair.metric, before.get(pair) if alone else None),
+        shown_value(pair.metric, now.get(pair) if alone else None),
         "-" if verdict.effect_ln is None else in_percent(verdict.effect_ln),
         "-" if interval is None else f"{in_percent(interval[0])} to {in_percent(interval[1])}",
-        f"{verdict.outcome}{waived}",
+        f"{verdict.outcome}{' waived' if verdict.waived else ''}",
         _why(verdict),
     )
 

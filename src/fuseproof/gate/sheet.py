@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-from fuseproof.digest import ACCEPTED, read_word
+from fuseproof.digest import ACCEPTED, RunWord, read_word
+from fuseproof.verdicts.recorded import Process
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
 __all__ = ["Row", "Sheet"]
 
-Flags = npt.NDArray[np.bool_]
 Numbers = Sequence[int]
 
 _TELLING = {Outcome.REGRESSED, Outcome.IMPROVED, Outcome.INVALID}
 _TELLING_REASONS = {Reason.HELD, Reason.FASTER}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One night.
 
     Attributes:
@@ -40,66 +36,85 @@ class Row:
     lost: bool
 
 
-@dataclass(frozen=True)
 class Sheet:
-    """All nights of a machine, oldest first, in the words of an index (see `digest`)."""
+    """All nights of a machine, oldest first, in the words of an index (see `digest`).
 
-    rows: Sequence[Row]
-    words: Mapping[int, str]
-    _read: dict[int, Any] = field(default_factory=dict)
+    Attributes:
+        rows: the nights.
 
-    def word(self, number: int) -> Any:
-        """Return what a word says."""
-        if number not in self._read:
-            self._read[number] = read_word(self.words[number])
-        return self._read[number]
+    """
 
-    def pair(self, number: int) -> Pair:
-        """Return the pair that a word of a record names."""
-        return Pair(*self.word(number))
+    def __init__(self, rows: Sequence[Row], words: Mapping[int, str]) -> None:
+        self.rows = rows
+        self._words = words
+        # A word is the same in hundreds of nights.
+        self.run_word: Callable[[int], RunWord] = cache(lambda number: RunWord(*read_word(words[number])))
+        self.pairs: Callable[[int], list[Pair]] = cache(self._pairs)
+        self.pair: Callable[[int], Pair] = cache(lambda number: Pair(*read_word(words[number])))
+        self.mark: Callable[[int], Mark | None] = cache(self._mark)
 
-    def mark(self, number: int) -> Mark | None:
+    def _pairs(self, number: int) -> list[Pair]:
+        word = self.run_word(number)
+        return [Pair(word.key, metric) for metric in word.metrics]
+
+    def _mark(self, number: int) -> Mark | None:
         """Return the mark that a word of a record stands for; None for an accepted level."""
-        said = self.word(number)
+        said = read_word(self._words[number])
         return None if said == ACCEPTED else Mark(Outcome(said[0]), tuple(map(Reason, said[1])), said[2])
 
-    def said(self, row: Row, *, telling_only: bool = False) -> tuple[dict[Pair, Mark], set[Pair]]:
-        """Return a night's marks, of two on one pair the later, and its accepted pairs.
+    def measured(self, number: int) -> list[Pair]:
+        """Return the pairs that a benchmark of a run has values of, its kernels' names too."""
+        word = self.run_word(number)
+        return self.pairs(number) + ([Pair(word.key, "kernels_hash")] if word.kernels_hash else [])
 
-        With `telling_only` without marks that leave a night clean and a segment whole.
-        """
+    def process(
+        self, run: Numbers, numbers: array[float], rest: Mapping[str, Any], only: Collection[Pair] | None
+    ) -> Process:
+        """Return the process of a run; with `only` no other values than these."""
+        values: dict[Pair, Any] = {}
+        at = 0
+        for each in run:
+            word, pairs = self.run_word(each), self.pairs(each)
+            for pair, whole in zip(pairs, word.whole, strict=True):
+                if only is None or pair in only:
+                    values[pair] = int(numbers[at]) if whole else numbers[at]
+                at += 1
+            if word.kernels_hash and (only is None or Pair(word.key, "kernels_hash") in only):
+                values[Pair(word.key, "kernels_hash")] = word.kernels_hash
+        methods = {word.key: word.method for word in map(self.run_word, run)}
+        return Process(values, methods, rest["invalid"], rest["fuseproof"], rest["clocks_mhz"], rest["datetime"])
+
+    def said(self, row: Row) -> tuple[dict[int, int], set[int]]:
+        """Return, by the numbers of words, the last mark of each pair and the accepted pairs of a night."""
         last: dict[int, int] = {}
         accepted: set[int] = set()
         for numbers in row.records:
-            labels = numbers[1::2]
-            if telling_only and len(row.records) == 1:
-                found = np.flatnonzero(self._telling[np.asarray(labels, dtype=np.int64)]).tolist()
-                entries = [(numbers[2 * at], labels[at]) for at in found]
+            if numbers and self.mark(numbers[1]) is None:
+                accepted.update(numbers[::2])
             else:
-                entries = list(zip(numbers[::2], labels, strict=True))
-            for pair, label in entries:
-                if self.word(label) == ACCEPTED:
-                    accepted.add(pair)
-                else:
-                    last[pair] = label
-        marks = {label: self.mark(label) for label in set(last.values())}
-        kept = {self.pair(pair): mark for pair, label in last.items() if (mark := marks[label]) is not None}
-        if telling_only:
-            kept = {pair: mark for pair, mark in kept.items() if _tells(mark)}
-        return kept, {self.pair(pair) for pair in accepted}
+                last.update(zip(numbers[::2], numbers[1::2], strict=True))
+        return last, accepted
 
-    @cached_property
-    def _telling(self) -> Flags:
-        """By the number of a word, whether it is an accepted level or a mark that tells."""
+    def marks(self, row: Row, only: Collection[Pair] | None = None) -> tuple[dict[Pair, Mark], frozenset[Pair]]:
+        """Return a night's marks, of two on one pair the later, and its accepted pairs; with `only` no others."""
+        last, accepted = self.said(row)
+        found = {self.pair(pair): self.mark(label) for pair, label in last.items()}
+        marks = {p: mark for p, mark in found.items() if mark is not None and (only is None or p in only)}
+        return marks, frozenset(map(self.pair, accepted))
+
+    def telling(self) -> Iterable[tuple[dict[Pair, Mark], set[Pair]]]:
+        """Yield each night's marks that make it unclean, hold it or start a segment, and its accepted pairs."""
         labels = {label for row in self.rows for numbers in row.records for label in set(numbers[1::2])}
-        flags = np.zeros(max(self.words, default=0) + 1, dtype=np.bool_)
-        flags[[label for label in labels if (mark := self.mark(label)) is None or _tells(mark)]] = True
-        return flags
+        marks = {label: mark for label in labels if (mark := self.mark(label)) is not None and _tells(mark)}
+        for row in self.rows:
+            last, accepted = self.said(row)
+            found = {self.pair(pair): marks[label] for pair, label in last.items() if label in marks}
+            yield found, set(map(self.pair, accepted))
 
     def unjudged(self, row: Row) -> bool:
         """Return whether a night was to be judged and has no verdict: its session was killed, or its file is gone."""
-        judged = any(self.mark(label) is not None for numbers in row.records for label in numbers[1:2])
-        return not judged and not row.lost and any(self.word(number)[5] for run in row.runs for number in run[:1])
+        judged = any(numbers and self.mark(numbers[1]) is not None for numbers in row.records)
+        return not judged and not row.lost and any(self.run_word(run[0]).gated for run in row.runs)
 
 
 def _tells(mark: Mark) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,11 @@ class Family:
 
 
 def build_family(
-    history: Sequence[Night], rule: Rule, replicates: int, judged_by: Mapping[Pair, Rule] | None = None
+    history: Sequence[Night],
+    rule: Rule,
+    replicates: int,
+    judged_by: Mapping[Pair, Rule] | None = None,
+    parts: Segments | None = None,
 ) -> Family | None:
     """Return the baseline of a metric, None where there is none; pairs without a clean night are not in it.
 
@@ -79,14 +84,15 @@ def build_family(
         rule: how the metric is gated.
         replicates: screening processes tonight.
         judged_by: the rule of each pair that is judged; without it `rule` is that of all.
+        parts: the history's segments, where they are known already.
 
     """
     known = {pair for night in history for pair in night.pairs if pair.metric == rule.metric}
     if judged_by is None:
         judged_by = dict.fromkeys(known, rule)
     stochastic = sorted(p for p in known if p in judged_by and judged_by[p].kind is Kind.STOCHASTIC)
-    found = Segments(history)
-    parts_of = {pair: parts for pair in stochastic if (parts := found.of(pair))[0]}
+    parts = parts or Segments(history)
+    parts_of = {pair: own for pair in stochastic if (own := parts.of(pair))[0]}
     pairs = tuple(parts_of)
     if not pairs:
         return None
@@ -95,9 +101,11 @@ def build_family(
     window = np.full(values.shape, np.nan)
     anchor = np.full(values.shape, np.nan)
     for column, ages_of in enumerate(parts_of.values()):
+        room = BASELINE_NIGHTS  # of earlier segments, for their noise alone
         for age, nights in enumerate(ages_of):
             rows = [row for row in nights if not math.isnan(values[row, column])]
-            kept = rows[-BASELINE_NIGHTS:]
+            kept = rows[-BASELINE_NIGHTS:] if age == 0 else rows[max(0, len(rows) - room) :]
+            room -= len(kept) if age else 0
             window[kept, column], ages[kept, column] = values[kept, column], age
             if age == 0:
                 anchor[rows[: ANCHOR_NIGHTS[1]], column] = values[rows[: ANCHOR_NIGHTS[1]], column]
@@ -187,7 +195,8 @@ def _within(history: Sequence[Night], pairs: Sequence[Pair]) -> tuple[Floats, Fl
             for arm in (night.screening, night.confirming, night.trusted):
                 values = values_ln(arm, pair)
                 if len(values) > 1:
-                    residuals += [value - float(np.median(values)) for value in values]
+                    middle = statistics.median(values)
+                    residuals += [value - middle for value in values]
                     df[column] += len(values) - 1
         columns.append(residuals)
     table = np.full((max([1, *map(len, columns)]), len(pairs)), np.nan)

@@ -62,17 +62,16 @@ def _sound(rule: Rule, night: Night, pair: Pair) -> tuple[Any, ...]:
     return tuple(values[pair] for values in night.screening if pair in values and fault(values[pair]) is None)
 
 
-def expected(history: Sequence[Night], judged_by: Mapping[Pair, Rule]) -> set[Pair]:
+def expected(parts: Segments, judged_by: Mapping[Pair, Rule]) -> set[Pair]:
     """Return the exact pairs that have a clean night in their segment."""
-    known = {pair for night in history for pair in night.pairs}
-    parts = Segments(history)
-    return {pair for pair in known if _is_exact(judged_by.get(pair)) and parts.of(pair)[0]}
+    return {pair for pair, rule in judged_by.items() if _is_exact(rule) and parts.of(pair)[0]}
 
 
-def checks(history: Sequence[Night], tonight: Night, judged_by: Mapping[Pair, Rule]) -> tuple[Check, ...]:
+def checks(
+    history: Sequence[Night], tonight: Night, judged_by: Mapping[Pair, Rule], parts: Segments
+) -> tuple[Check, ...]:
     """Return a check for each exact pair of tonight that has a baseline: its newest clean night with a sound value."""
     found = []
-    parts = Segments(history)
     for pair in sorted(tonight.pairs):
         rule = judged_by.get(pair)
         if rule is None or not _is_exact(rule):

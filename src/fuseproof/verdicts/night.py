@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
+import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ __all__ = [
     "accept",
     "clean_parts",
     "fault_of",
+    "is_part",
     "is_valid",
     "segments",
     "value_ln",
@@ -35,6 +39,10 @@ __all__ = [
 ]
 
 Values = Mapping[Pair, Any]
+
+NOT_RECORDED = "not recorded"
+NARROWED = "without some"
+"""In a selection's words: benchmarks that belong to it were left out, by -k for example."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +83,15 @@ class Night:
     brought: frozenset[str] = frozenset()
     day: str = ""
 
-    @property
-    def pairs(self) -> set[Pair]:
+    @cached_property
+    def pairs(self) -> frozenset[Pair]:
         """All pairs that a screening process has a value of."""
-        return {pair for values in self.screening for pair in values}
+        return frozenset(pair for values in self.screening for pair in values)
+
+
+def is_part(selection: str) -> bool:
+    """Return whether a selection leaves out what another of the same words might have, or is not known."""
+    return selection == NOT_RECORDED or NARROWED in selection
 
 
 def accept(night: Night, pairs: Iterable[Pair]) -> Night:
@@ -88,6 +101,8 @@ def accept(night: Night, pairs: Iterable[Pair]) -> Night:
 
 def fault_of(value: object) -> str | None:
     """Say what is wrong with a time or a count of bytes, None for a finite number above 0."""
+    if (type(value) is float or type(value) is int) and 0 < value < sys.float_info.max:
+        return None  # nearly all of a long history
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return f"{value!r:.60} is not a number"
     try:
@@ -105,7 +120,7 @@ def values_ln(processes: Iterable[Values], pair: Pair) -> list[float]:
 def value_ln(night: Night, pair: Pair) -> float:
     """Return a night's value: the median over its screening processes; NaN without a sound one (section 1)."""
     values = values_ln(night.screening, pair)
-    return float(np.median(values)) if values else math.nan
+    return statistics.median(values) if values else math.nan
 
 
 def clean_parts(

@@ -13,7 +13,7 @@ from fuseproof.verdicts import bounds, exact
 from fuseproof.verdicts.baseline import Family, build_family
 from fuseproof.verdicts.bounds import Limits
 from fuseproof.verdicts.exact import Check
-from fuseproof.verdicts.night import Night, Values, fault_of, value_ln
+from fuseproof.verdicts.night import Night, Segments, Values, fault_of, value_ln
 from fuseproof.verdicts.noise import Floats
 from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
@@ -139,11 +139,11 @@ def screen(
     unsound = dict(_unsound(tonight, judged_by))
     replicates = max(1, len(tonight.screening))
     firsts = {rule.metric: rule for rule in reversed(rules)}
-    built = (
-        build_family(past, firsts[metric], replicates, judged_by) for metric in dict.fromkeys(r.metric for r in rules)
-    )
+    parts = Segments(past)
+    metrics = dict.fromkeys(rule.metric for rule in rules)
+    built = (build_family(past, firsts[metric], replicates, judged_by, parts) for metric in metrics)
     families = [family for family in built if family is not None]
-    checks = exact.checks(past, tonight, judged_by)
+    checks = exact.checks(past, tonight, judged_by, parts)
     checks = tuple(check for check in checks if check.pair not in unsound)
 
     rows = []
@@ -158,7 +158,7 @@ def screen(
     judged = {p for each in screened for p, flag in zip(each.family.pairs, each.judged, strict=True) if flag}
     judged |= {check.pair for check in checks}
     known = {pair for family in families for pair in family.pairs}
-    known |= exact.expected(past, judged_by)
+    known |= exact.expected(parts, judged_by)
     verdicts = list(unsound.values())
     for pair in sorted(tonight.pairs & judged_by.keys()):
         if pair not in judged and pair not in unsound:
@@ -259,11 +259,15 @@ def _unsound(tonight: Night, judged_by: Mapping[Pair, Rule]) -> Iterator[tuple[P
 
 def _set_aside(history: Sequence[Night], judged_by: Mapping[Pair, Rule]) -> Iterator[str]:
     for night in history:
-        for pair in sorted(night.pairs & judged_by.keys()):
-            fault = exact.fault_of if judged_by[pair].kind is Kind.EXACT else fault_of
-            found = [wrong for values in night.screening if pair in values and (wrong := fault(values[pair]))]
-            if found:
-                yield f"night {night.name}: {pair}: {found[0]}; this value is not used"
+        found: dict[Pair, str] = {}
+        for values in night.screening:
+            for pair, value in values.items():
+                rule = judged_by.get(pair)
+                fault = exact.fault_of if rule is not None and rule.kind is Kind.EXACT else fault_of
+                if rule is not None and (wrong := fault(value)) is not None:
+                    found.setdefault(pair, wrong)
+        for pair, wrong in sorted(found.items()):
+            yield f"night {night.name}: {pair}: {wrong}; this value is not used"
 
 
 def held_since(history: Sequence[Night], pair: Pair, reason: Reason) -> str | None:

@@ -12,7 +12,6 @@ import pytest
 
 from fuseproof import apex_probe, gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
-from fuseproof.selection import Selection
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,13 +93,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = _settings(config)
     if settings is None:
         return
-    from fuseproof import bookkeeping, confirming, fixtures, gating, hooks
+    from fuseproof import bookkeeping, confirming, fixtures, gating, hooks, selection
 
     if order := confirming.Order.take(os.environ):
         order.obey(config)
         config.stash[fixtures.PLANTS] = order.plants
     asked, history = bookkeeping.take_over(config, config.rootpath / settings.history)
-    book = bookkeeping.Bookkeeper(asked, history, Selection.of(config))
+    book = bookkeeping.Bookkeeper(asked, history, selection.Selection.of(config))
     config.stash[hooks.BOOKKEEPER] = book
     try:
         config.stash[hooks.GATE] = gating.Gate.of(config, settings.gate, book)

@@ -150,9 +150,9 @@ def test_calibrate_measures_a_night_and_says_what_can_be_seen(project: Path, cap
     said = capfd.readouterr().out
     assert f"calibrating night {night}: process 2 of 2, about" in said
     row = next(line for line in said.splitlines() if line.startswith("op/a/fp32/64"))
-    assert row.split()[1:3] == ["device_time_ns", "2"]
-    assert row.endswith("UNGATEABLE alone")
-    assert "1 times of 1 benchmarks: 1 UNGATEABLE alone, 0 in pairs" in said
+    assert row.split()[1:3] == ["device_time_ns", "1"]
+    assert row.endswith("in pairs")
+    assert "gateable: 0 yes, 1 in pairs, 0 UNGATEABLE of 1" in said
 
     assert main(["calibrate", "-n", "3", "--night", night, "test_op.py"]) == 0
     assert "process 3 of 3" in capfd.readouterr().out

@@ -9,12 +9,12 @@ verdicts = judge(screening, evidence)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fuseproof.verdicts.bounds import is_proven
+from fuseproof.verdicts.bounds import is_proven, own_bound
 from fuseproof.verdicts.confirmation import (
     ConfirmPlan,
     Evidence,
@@ -109,13 +109,22 @@ def _verdict(
         tuple(reasons),
         effect_ln=effect,
         interval_ln=(effect - half, effect + half),
-        bound_ln=float(limits.block[column]),
+        bound_ln=_block(each, column, effects or (), in_pairs=in_pairs),
         mde_ln=float(limits.mde[column]),
         nights=int(family.nights[column]),
         nu=nu,
         processes=len(effects or ()),
         since=since,
     )
+
+
+def _block(each: Screened, column: int, effects: Sequence[float], *, in_pairs: bool) -> float:
+    """Return B, or what results that scatter more than they ever did ask for (section 3.5)."""
+    block = float((each.limits if in_pairs else each.unpaired).block[column])
+    if not effects:
+        return block
+    variance = each.family.within_ln2[column] * (1 + in_pairs)  # a difference has two processes
+    return max(block, float(own_bound(np.asarray(effects), variance, each.family.within_nu[column])))
 
 
 def _quiet(screening: Screening, each: Screened, column: int, reasons: Iterable[Reason] = ()) -> Verdict:
@@ -145,7 +154,7 @@ def _slower(screening: Screening, each: Screened, column: int, evidence: Evidenc
     if not screening.in_pairs(each.family.pairs[column]):
         return _by_nights(screening, each, column, evidence)
     effects = effects_ln(each, column, evidence, in_pairs=True)
-    effect, block = float(np.median(effects)), float(each.limits.block[column])
+    effect, block = float(np.median(effects)), _block(each, column, effects, in_pairs=True)
     creeping = bool(each.creeping[column])
     if effect > block:
         reasons = (Reason.CREEP,) if creeping else ()
@@ -179,9 +188,8 @@ def _by_nights(screening: Screening, each: Screened, column: int, evidence: Evid
     """The unpaired rule: far outside at once, outside on two nights in a row (section 3.5)."""
     effects = effects_ln(each, column, evidence, in_pairs=False)
     since = held_since(screening.history, each.family.pairs[column], Reason.HELD)
-    proof = is_proven(
-        np.asarray(np.median(effects)), each.unpaired.block[column], each.family.df[column], since is not None
-    )
+    block = np.asarray(_block(each, column, effects, in_pairs=False))
+    proof = is_proven(np.asarray(np.median(effects)), block, each.family.df[column], since is not None)
     if proof == 2:
         return _verdict(
             screening, each, column, Outcome.REGRESSED, causes, effects=effects, in_pairs=False, since=since

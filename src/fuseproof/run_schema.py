@@ -19,8 +19,9 @@ SCHEMA = 1
 _DOCUMENT_KEYS = {"machine_info": dict, "commit_info": dict, "datetime": str, "version": str, "benchmarks": list}
 _BENCHMARK_KEYS = {"name": str, "fullname": str, "group": str | None, "stats": dict, "extra_info": dict}
 _RECORD_KEYS = {"key": str, "method": str, "metrics": dict}
-# Written by gated sessions: whether the night was to be judged, and what was asked for ("" for the whole suite).
-_BLOCK_OPTIONS = {"gated": bool, "selection": str}
+# Written by gated sessions: whether the night was to be judged, what was asked for ("" for the whole suite, "full" for
+# that with what a night cannot afford), and the names of candidates that were brought.
+_BLOCK_OPTIONS = {"gated": bool, "selection": str, "brought": list}
 # What the tables of `pytest-benchmark compare` read; without one of them the command ends in a traceback.
 _STATS = ("min", "max", "mean", "stddev", "median", "iqr", "ops", "rounds", "iterations")
 # Real documents are about eight deep. The bound ends the walk through one that contains itself.

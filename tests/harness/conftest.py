@@ -80,10 +80,17 @@ class Book:
             "fuseproof": copy.deepcopy(BLOCK | block),
         }
 
-    def run(self, percent: Iterable[float] = FLAT, *, others: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """Return a run's document of device times of benchmarks 0, 1, ...: logarithms times 100 about 100 us."""
+    def run(
+        self,
+        percent: Iterable[float] = FLAT,
+        *,
+        duration_ns: float = 1e5,
+        others: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return a run's document of device times of benchmarks 0, 1, ...: logarithms times 100 about a duration."""
         metrics = {
-            self.key(number): {"device_time_ns": 1e5 * math.exp(value / 100), **(others or {})}
+            self.key(number): {"device_time_ns": duration_ns * math.exp(value / 100), **(others or {})}
             for number, value in enumerate(percent)
         }
         return self.document(metrics, **options)

@@ -1,6 +1,6 @@
 """The subcommands `check`, `show` and `accept`: they read files, and need neither torch nor pytest nor a GPU.
 
-numpy and scipy are imported when one of them runs, so that `fuseproof doctor` works where they are broken.
+Whatever is not Python's own is imported when one of them runs: `fuseproof doctor` works where it is broken.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuseproof.config import ConfigError, Settings, load_settings
 from fuseproof.gate.waivers import load_waivers
-from fuseproof.history import History
 from fuseproof.storage import HistoryError, shown
+
+if TYPE_CHECKING:
+    from fuseproof.history import History
 
 __all__ = ["add_accept", "add_check", "add_show"]
 
@@ -112,6 +114,8 @@ def _settings() -> Settings:
 
 
 def _history(arguments: argparse.Namespace) -> History:
+    from fuseproof.history import History
+
     return History(arguments.history or Path(_settings().history))
 
 

@@ -64,8 +64,9 @@ class Ledger:
 
     @property
     def set_aside(self) -> tuple[str, ...]:
-        """One sentence for each file that is not used."""
-        return self.recall().set_aside
+        """One sentence for each file that is not used, as of the nights that were asked for last."""
+        latest = next(reversed(self._loaded.values()), None)
+        return self.recall().set_aside if latest is None else latest[1].set_aside
 
     def night(self, name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
         """Return a night of run documents, without marks."""

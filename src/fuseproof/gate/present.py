@@ -18,6 +18,7 @@ CALIBRATE = "nothing to judge {} by yet: `fuseproof calibrate -n 8` remembers ei
 
 _HEADER = ("benchmark", "metric", "baseline", "now", "change", "95 % interval", "verdict", "why")
 _QUIET = (Outcome.UNGATEABLE, Outcome.NEW)
+_SHOWN_BITS = 1000  # a float holds 1,024
 _QUIET_ROWS = 10  # a new machine has hundreds of them, and the table is for what wants attention
 
 
@@ -36,6 +37,9 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
         lines += aligned([_HEADER, *(_row(verdicts, before, now) for verdicts in rows)])
     lines += [f"... and {count} lines more of {outcome}" for outcome, count in left_out.items()]
     lines += [f"control failed: {each.name}: {each.detail}" for each in session.controls if not each.passed]
+    awake = [f"{each.name}: {each.detail}" for each in session.controls if each.passed]
+    asleep = ["no slow-down was planted"] if session.plant is not None and not session.planted else []
+    lines += [f"controls: {'; '.join([*awake, *asleep])}"] if awake or asleep else []
     lines += [f"set aside: {sentence}" for sentence in (*session.recall.set_aside, *session.screening.set_aside)]
     if session.full_selection:
         lines += session.settings.unmatched(sorted({pair.key for pair in session.screening.tonight.pairs}))
@@ -175,6 +179,8 @@ def shown_value(metric: str, value: Any) -> str:
     """Return a value in the unit that suits its metric; "-" for None."""
     if value is None or isinstance(value, str):
         return value or "-"
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return "a huge integer"
     if metric == "iteration_time_ns":
         return f"{value / 1e6:,.3f} ms"
     if metric.endswith("_ns"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fuseproof.verdicts.controls import Unchanged
+from fuseproof.verdicts.exact import fault_of
 from fuseproof.verdicts.night import Values
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
@@ -91,7 +92,9 @@ def mark_of_group(group: Mapping[str, Any]) -> Mark:
 
 
 def _values(values: Values) -> dict[str, dict[str, Any]]:
+    """Return a process's sound values by key and metric: the verdict has said what is wrong with the others."""
     found: dict[str, dict[str, Any]] = {}
     for pair, value in sorted(values.items()):
-        found.setdefault(pair.key, {})[pair.metric] = value
+        if fault_of(value) is None:
+            found.setdefault(pair.key, {})[pair.metric] = value
     return found

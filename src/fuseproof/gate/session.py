@@ -99,6 +99,11 @@ class GateSession:
         plants = (choose_plant(each) for each in self.screening.screened)
         return min((plant for plant in plants if plant is not None), key=lambda plant: plant.size_ln, default=None)
 
+    @property
+    def planted(self) -> bool:
+        """Whether a planted slow-down was looked for."""
+        return bool(self._planted)
+
     def add_planted(self, effect_ln: float) -> None:
         """Take in one planted slow-down as it was seen: the logarithm of planted over plain."""
         self._planted.append(effect_ln)

@@ -77,7 +77,8 @@ def assembled(name: str, processes: Sequence[Process]) -> Night:
         cpu = process.block.get("cpu_model", "")
         methods |= {key: f"{method} {cpu}" for key, method in process.methods.items()}
         for key, reasons in process.invalid.items():
-            invalid.setdefault(key, []).extend(reasons)
+            known = invalid.setdefault(key, [])
+            known += [reason for reason in reasons if reason not in known]
     blocks = [process.block for process in processes]
     clocks_mhz = [float(clock) for process in processes for clock in process.clocks_mhz]
     software = dict(blocks[-1].get("software", {})) if blocks else {}

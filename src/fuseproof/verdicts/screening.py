@@ -186,7 +186,13 @@ def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
     whole = {asked, *(WHOLE[: WHOLE.index(asked)] if asked in WHOLE else ())}
     seen = {pair for night in history if night.selection in whole for pair in night.pairs}
     absent = {name for night in history for name in night.brought} - tonight.brought
-    return {pair for pair in seen if not absent.intersection(pair.key.split("/")[1:2] + pair.key.split("@")[1:])}
+    return {pair for pair in seen if absent.isdisjoint(_candidates(pair))}
+
+
+def _candidates(pair: Pair) -> set[str]:
+    """Return the names that a key gives its candidate: `op/candidate/...`, or `iteration/stage@candidate/...`."""
+    name = pair.key.split("/")[1] if "/" in pair.key else ""
+    return {name, name.rpartition("@")[2]}
 
 
 def _screened(family: Family, shift: Floats, tests: int, paired: bool, alone: frozenset[str]) -> Screened:

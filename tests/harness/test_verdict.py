@@ -741,3 +741,12 @@ def test_a_segment_of_another_environment_is_confirmed_alone():
 
     assert of(verdicts, pair(0)).label == "INVALID(MACHINE)"
     assert of(verdicts, pair(1)).label == "INCONCLUSIVE(HELD)"
+
+
+def test_a_plant_is_never_longer_than_three_times_the_benchmark():
+    """Where nothing smaller than a factor of a million is detectable, the control fails instead of taking for ever."""
+    history = [Night(f"n{k}", [process({0: 300.0 * PATTERN[k]})], software=OLD) for k in range(8)]
+    plant = controls.choose_plant(screen(history, tonight_of({}, benchmarks=1)).screened[0])
+
+    assert plant.size_ln == pytest.approx(math.log(4))
+    assert not controls.judge_plant(plant, [plant.size_ln]).passed

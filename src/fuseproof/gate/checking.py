@@ -16,6 +16,7 @@ from fuseproof.run_file import RunFile
 from fuseproof.storage import HistoryError
 from fuseproof.verdicts.night import Night, is_part
 from fuseproof.verdicts.recorded import night_of
+from fuseproof.verdicts.screening import WHOLE
 from fuseproof.verdicts.verdict import Waiver
 
 __all__ = ["checked"]
@@ -71,7 +72,13 @@ def checked(
         settings,
         waivers,
         past,
-        replace(tonight, screening=screening, confirming=(), trusted=()),
+        replace(
+            tonight,
+            screening=screening,
+            confirming=(),
+            trusted=(),
+            selection="" if whole_suite and tonight.selection not in WHOLE else tonight.selection,
+        ),
         paired=bool(confirming),
         full_selection=whole_suite or not is_part(tonight.selection),
         today=today,

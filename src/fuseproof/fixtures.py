@@ -10,12 +10,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from fuseproof.candidates import AdamCandidate
 from fuseproof.measure import Measurements, Plan
-from fuseproof.parity.cases import expect_defect, quiet_device
+from fuseproof.parity.cases import expect_defect, inapplicable, quiet_device
 
 __all__ = ["MEASUREMENTS", "adam_case", "device", "measure"]
 
-# Half a minute for every new set of shapes: a dozen cases of its own, and no others.
-_COMPILED = frozenset({"test_compiled_update_matches_fp64"})
 MEASUREMENTS = pytest.StashKey[Measurements]()
 
 
@@ -49,15 +47,13 @@ def adam_case(
     request: pytest.FixtureRequest, adam: AdamCandidate, device: torch.device, pytestconfig: pytest.Config
 ) -> Iterator[None]:
     """Skip what this Adam cannot do here, expect the failures that `adam_defects.toml` beside the test lists."""
-    mode = request.node.callspec.params.get("mode")
-    if reason := adam.unavailable(device):
+    if reason := inapplicable(request.node) or adam.unavailable(device):
         pytest.skip(reason)
-    if mode is not None and mode not in adam.decay_modes:
-        pytest.skip(f"{adam.name} has no {mode} weight decay")
-    if adam.compiled != (request.node.originalname in _COMPILED):
-        pytest.skip("compiled candidates have test_compiled_update_matches_fp64, the others all the other tests")
-    if adam.compiled and not pytestconfig.option.fuseproof_full:
+    full = pytestconfig.option.fuseproof_full
+    if adam.compiled and not full:
         pytest.skip(f"{adam.name} runs only with --full")
+    if request.node.get_closest_marker("huge") and not full:
+        pytest.skip("tensors of many GiB: only with --full")
     expect_defect(request, adam.name, device, request.path.with_name("adam_defects.toml"))
     if adam.compiled:
         torch.compiler.reset()  # after a few sets of shapes the compiler gives up, and eager code runs in silence

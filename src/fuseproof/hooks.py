@@ -13,6 +13,7 @@ from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brough
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
 from fuseproof.fixtures import MEASUREMENTS
 from fuseproof.history import HistoryError
+from fuseproof.parity import summary
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 _REGRESSED = 20
@@ -131,11 +132,17 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that fails after its benchmark posts no time; pytest-benchmark would save it."""
     outcome = yield
+    summary.annotate(outcome, item)
     if outcome.failed:
         _forget(item.config, item.nodeid)
         if fixture := getattr(item, "funcargs", {}).get("benchmark"):
             fixture.skipped = True  # else pytest-benchmark warns that it was not used
     return outcome
+
+
+def _parity(config: pytest.Config) -> summary.Tally:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return summary.tally(reporter.stats if reporter else {}, config.stash[CANDIDATES])
 
 
 def _say(config: pytest.Config, progress: str) -> None:
@@ -194,6 +201,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if _is_worker(config):
         return
+    if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
+        config.stash[BOOKKEEPER].notes += holes
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     regressions = config._benchmarksession.performance_regressions  # type: ignore[attr-defined]
     if regressions:
         config.stash[BOOKKEEPER].notes += [f"REGRESSED {name}: {finding}" for name, finding in regressions]
@@ -236,6 +247,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
         lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
+    parity = _parity(config)
+    lines += parity.lines()
+    if config.option.fuseproof_coverage:
+        lines += ["", *parity.coverage.markdown().splitlines()]
     if lines or book.notes:
         terminalreporter.section("fuseproof", sep="-")
     for line in [*lines, *([""] if lines else []), *book.notes]:

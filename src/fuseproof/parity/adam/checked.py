@@ -181,6 +181,7 @@ class CheckedAdam:
                 settings.decoupled,
                 arithmetic.hyper,
                 arithmetic.bias_betas,
+                settings.bias_correction,
             )
             grad = torch.cat([grads[param].double().flatten() for param in same]) / scale
             sizes = [param.numel() for param in same]

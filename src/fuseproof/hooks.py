@@ -34,11 +34,12 @@ def gather_candidates(config: pytest.Config) -> Mapping[str, Sequence[Any]]:
             records[record.name] = record
             gathered["kernels"].append(brought_kernel_set(record))
         gathered[fixture] = list(records.values())
+    gathered["other_adam"] = gathered["adam"]
     return gathered
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for `adam`, `layer_norm`, `rms_norm` or `kernels` with each of them, brought ones too."""
+    """Run a test that asks for a fixture of candidates, or for `kernels`, with each of them, brought ones too."""
     for fixture, records in metafunc.config.stash[CANDIDATES].items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(

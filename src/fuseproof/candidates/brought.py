@@ -20,6 +20,8 @@ __all__ = ["BroughtError", "bring_adam", "bring_layer_norm"]
 
 _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_.]+)=(?P<module>[A-Za-z_][\w.]*):(?P<attr>[A-Za-z_][\w.]*)")
 
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class BroughtError(Exception):
     """What was brought cannot be used; the message is one sentence with the option, the reason and the mend."""
@@ -63,7 +65,9 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
         )
         return optimizer
 
-    return AdamCandidate(name, build, decay_modes=modes)
+    return AdamCandidate(
+        name, build, decay_modes=modes, dtypes=_dtypes(option, spec, kind), own_kernels=True, brought_as=spec
+    )
 
 
 def bring_layer_norm(option: str, spec: str, known: Mapping[str, Any]) -> NormCandidate:
@@ -87,7 +91,17 @@ def bring_layer_norm(option: str, spec: str, known: Mapping[str, Any]) -> NormCa
                 raise TypeError(f"{kind.__name__} has no parameter {parameter!r}, which nn.LayerNorm has")
         return module
 
-    return NormCandidate(name, build)
+    return NormCandidate(name, build, dtypes=_dtypes(option, spec, kind))
+
+
+def _dtypes(option: str, spec: str, kind: Callable[..., Any]) -> frozenset[torch.dtype]:
+    """Return what the class is meant for: what its `fuseproof_dtypes` names, or all."""
+    names = getattr(kind, "fuseproof_dtypes", tuple(_DTYPES))
+    if isinstance(names, str) or not names or not set(names) <= _DTYPES.keys():
+        raise BroughtError(
+            f"{option} {spec}: fuseproof_dtypes is {names!r}; make it a tuple of one or more of {', '.join(_DTYPES)}."
+        )
+    return frozenset(_DTYPES[name] for name in names)
 
 
 def _load(option: str, spec: str, known: Mapping[str, Any]) -> tuple[str, Callable[..., Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fuseproof import machine, preflight, report
+from fuseproof import lost_context, machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
@@ -128,9 +128,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails after its benchmark posts no time; pytest-benchmark would save it."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails after its benchmark posts no time; one that loses the CUDA context is the last of its process."""
     outcome = yield
+    if call.excinfo is not None and lost_context.is_lost(call.excinfo.value):
+        lost_context.end_worker(item, outcome)
     if outcome.failed:
         _forget(item.config, item.nodeid)
         if fixture := getattr(item, "funcargs", {}).get("benchmark"):

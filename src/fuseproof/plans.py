@@ -9,14 +9,13 @@ import torch
 from fuseproof.candidates import AdamCandidate, KernelSet, NormCandidate
 from fuseproof.ladder import Stage
 from fuseproof.measure import Key, Plan
+from fuseproof.parity import DTYPES
 from fuseproof.roofline import Work, adam_work, norm_work
 from fuseproof.subjects import AdamStep, NormForward, NormForwardBackward, adam_settings, parameter_shapes
 from fuseproof.training import Training
 from fuseproof.workload import Size, text_hash
 
-__all__ = ["DTYPES", "adam_plan", "ladder_plan", "norm_plan"]
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+__all__ = ["adam_plan", "ladder_plan", "norm_plan"]
 
 # Rounds are a fixed part of the method. On an H200 they keep a kernel's benchmark below 0.4 s and a stage's below 3 s.
 _KERNEL_ROUNDS = 60

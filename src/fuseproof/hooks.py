@@ -131,7 +131,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails after its benchmark posts no time; one that loses the CUDA context is the last of its process."""
+    """A test that fails after its benchmark posts no time; one that loses the CUDA context ends its process."""
     outcome = yield
     if call.excinfo is not None and lost_context.is_lost(call.excinfo.value):
         lost_context.end_worker(item, outcome)

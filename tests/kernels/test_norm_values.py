@@ -35,10 +35,11 @@ def test_y_is_rounded_once(norm, dtype, device):
     check_regime(replace(norm, half_affine=False), USUAL, DTYPES[dtype], device)
 
 
+@pytest.mark.parametrize("regime", ["usual", "large_mean"])
 @by_half
-def test_gradients_are_rounded_once(norm, dtype, device):
-    """The backward is computed in FP32, sums over the rows too."""
-    check_regime(replace(norm, half_backward_on=frozenset()), USUAL, DTYPES[dtype], device)
+def test_gradients_are_rounded_once(norm, dtype, regime, device):
+    """The backward is computed in FP32, from statistics in FP32, sums over the rows too."""
+    check_regime(replace(norm, half_backward_on=frozenset()), REGIMES[regime], DTYPES[dtype], device)
 
 
 @by_half

@@ -160,6 +160,11 @@ class NormCandidate:
     missing: Callable[[], str | None] = _always
 
     @property
+    def reference(self) -> str:
+        """What `norm_candidate` finds it by."""
+        return self.brought or self.name
+
+    @property
     def full_name(self) -> str:
         """Its name among norms of both kinds."""
         return f"{self.kind}-{self.name}"

@@ -10,6 +10,7 @@ from torch import nn
 
 from fuseproof.candidates import NormCandidate
 from fuseproof.parity import ParityError, again, assert_within
+from fuseproof.parity.bits import changes, contents
 from fuseproof.parity.norm.bias import assert_unbiased
 from fuseproof.parity.norm.bounds import budget, oracle, trusted, wanted
 from fuseproof.parity.norm.nature import nature_of
@@ -44,30 +45,37 @@ def build(candidate: NormCandidate, inputs: NormInputs) -> nn.Module:
         module = candidate.build(shape[0] if len(shape) == 1 else shape, inputs.eps, **left_out)
     for name, values in (("weight", inputs.gamma), ("bias", inputs.beta)):
         if values is not None and hasattr(module, name):
-            setattr(module, name, nn.Parameter(values.detach().clone()))
+            setattr(module, name, nn.Parameter(values.detach()))  # in the layout that it has
     return module.to(inputs.x.device)
 
 
-def run(candidate: NormCandidate, inputs: NormInputs, module: nn.Module | None = None) -> NormOutputs:
+def run(
+    candidate: NormCandidate, inputs: NormInputs, module: nn.Module | None = None, *, watch: bool = True
+) -> NormOutputs:
     """Run forward and backward once.
 
     Args:
         candidate: which norm.
         inputs: what it is given; layouts are kept.
-        module: what `build` returned; None: build one.
+        module: what `build` returned, or made of that; None: build one.
+        watch: see that nothing of the inputs is written.
 
     Raises:
-        ParityError: the output does not depend on something that it is made of.
+        ParityError: the output does not depend on something that it is made of, or an input was written.
 
     """
     module = build(candidate, inputs) if module is None else module
     x = inputs.x.detach().requires_grad_()
     parameters = dict(module.named_parameters())
+    given = {"x": x, "dy": inputs.dy, **parameters}
+    before = contents(given) if watch else {}
     y = module(x)
     found = torch.autograd.grad(y, (x, *parameters.values()), inputs.dy, allow_unused=True, retain_graph=True)
     for name, gradient in zip(("x", *parameters), found, strict=True):
         if gradient is None:
             raise ParityError(f"the gradient of {name}: y does not depend on it at all ({candidate.name})")
+    if written := changes(before, contents(given)) if watch else []:
+        raise ParityError(f"written, though they are inputs: {', '.join(written)} ({candidate.name})")
     gradients = dict(zip(parameters, found[1:], strict=True))
     mean, rstd = candidate.statistics(y) if candidate.statistics else (None, None)
     return NormOutputs(y.detach(), found[0], gradients.get("weight"), gradients.get("bias"), mean, rstd)
@@ -102,7 +110,7 @@ def judge(
     plain = {} if inputs.x.dtype == torch.float64 else trusted(candidate.kind, inputs)
     for quantity, one in wants.items():
         stored = getattr(outputs, quantity)
-        if stored is None:
+        if stored is None or (inputs.hidden == 0 and quantity in {"mean", "rstd"}):  # of nothing
             continue
         stored = stored.reshape(one.value.shape)
         allowance = budget(quantity, one, plain.get(quantity))

@@ -50,7 +50,8 @@ class NormInputs:
 
     def rows(self, values: torch.Tensor) -> torch.Tensor:
         """Return x, dy, or what is shaped like them, as ``(rows, hidden)``."""
-        return values.reshape(-1, self.hidden) if self.hidden else values.reshape(0, 0)
+        leading = values.dim() - len(self.normalized_shape)
+        return values.reshape(math.prod(values.shape[:leading]), self.hidden)
 
     def flat(self, parameter: torch.Tensor | None, absent: float) -> torch.Tensor:
         """Return gamma or beta as ``(hidden,)``; where there is none, what it would be."""

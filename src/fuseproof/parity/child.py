@@ -1,0 +1,96 @@
+"""A check in an interpreter of its own: an error that spoils a CUDA context, or ends the process, stays in there."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from fuseproof.parity.measures import ParityError
+
+__all__ = ["ChildError", "run_in_child"]
+
+_LONGEST_S = 300  # the slowest check takes seconds; a loaded machine needs 20 to import torch
+_TOLD_LINES = 5  # of what a child that died wrote last
+_START = "import sys; from fuseproof.parity.child import _main; _main(*sys.argv[1:])"
+_RIGHT, _WRONG, _BROKEN = "right", "wrong", "broken"
+
+
+class ChildError(Exception):
+    """The check itself cannot be run, or is at fault: this says nothing about what it was to judge."""
+
+
+def run_in_child(check: str, *arguments: object, longest_s: float = _LONGEST_S) -> None:
+    """Run a check in a fresh interpreter with this one's import path and environment, hence on the same GPU.
+
+    The child synchronises CUDA after the check, so that an error of a kernel is met there.
+
+    Args:
+        check: ``module:function``; it raises `ParityError` where the answer is wrong.
+        arguments: what it is called with: numbers, strings, lists and dictionaries, as JSON holds them.
+        longest_s: a child that takes longer has hung.
+
+    Raises:
+        ParityError: the check, torch or CUDA said that something is wrong, or the child died or hung.
+        ChildError: there is no such check, or it failed by an error of its own.
+
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-c", _START, str(answer), check, json.dumps(arguments)]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        try:
+            child = subprocess.run(
+                command, env=environ, capture_output=True, text=True, errors="replace", timeout=longest_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ParityError(f"{check}{arguments}: no answer from its process after {longest_s:g} s") from None
+        said = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
+    if said is None:
+        raise ParityError(f"{check}{arguments}: its process {_ending(child.returncode)}: {_last(child.stderr)}")
+    kind, message = said
+    if kind == _BROKEN:
+        raise ChildError(f"{check}{arguments}: {message}")
+    if kind == _WRONG:
+        raise ParityError(message)
+
+
+def _ending(status: int) -> str:
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _last(stderr: str) -> str:
+    return " | ".join(stderr.strip().splitlines()[-_TOLD_LINES:]) or "it said nothing"
+
+
+def _main(answer: str, check: str, arguments: str) -> None:
+    """Run one check in this interpreter, which is the child, and write what comes of it."""
+    Path(answer).write_text(json.dumps(_outcome(check, json.loads(arguments))), encoding="utf-8")
+    # A spoiled CUDA context can make the interpreter's end hang or crash; all that counts is written.
+    os._exit(0)
+
+
+def _outcome(check: str, arguments: list[object]) -> tuple[str, str]:
+    module, _, name = check.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        return _BROKEN, f"there is no such check: {error}"
+    try:
+        function(*arguments)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except ParityError as error:
+        return _WRONG, str(error)
+    except (AssertionError, RuntimeError) as error:  # torch's and CUDA's errors are RuntimeErrors
+        return _WRONG, f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001  # told to the parent, which raises
+        return _BROKEN, f"{type(error).__name__}: {error}"
+    return _RIGHT, ""

@@ -1,0 +1,93 @@
+"""A check in a process of its own: what it says, and what its end says where it cannot speak any more."""
+
+import os
+
+import pytest
+
+from fuseproof.parity import ParityError
+from fuseproof.parity.child import ChildError, run_in_child
+
+CHECKS = """
+import os, signal, time
+from fuseproof.parity import ParityError
+
+def right(*arguments):
+    assert arguments == (1, "two", [3.5], {"four": None}), arguments
+
+def wrong(quantity):
+    raise ParityError(f"{quantity}: off")
+
+def refused():
+    raise RuntimeError("CUDA error: invalid configuration argument")
+
+def mistaken():
+    return {}["key"]
+
+def killed():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def gone():
+    os.write(2, b"first\\nterminate called\\n")
+    os._exit(3)
+
+def hanging():
+    time.sleep(60)
+
+def here(pid, name, value):
+    assert os.getpid() != pid
+    assert os.environ[name] == value
+"""
+
+
+@pytest.fixture(autouse=True)
+def checks(tmp_path, monkeypatch):
+    """A module with checks on the import path of this process."""
+    (tmp_path / "checks_for_child.py").write_text(CHECKS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_right_answer_is_silent():
+    """The arguments arrive as they were given."""
+    run_in_child("checks_for_child:right", 1, "two", [3.5], {"four": None})
+
+
+def test_it_is_another_process_with_this_environment(monkeypatch):
+    """The GPU that a worker was given is a variable of its environment: the child has it too."""
+    monkeypatch.setenv("FOR_THE_CHILD", "its value")
+    run_in_child("checks_for_child:here", os.getpid(), "FOR_THE_CHILD", "its value")
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments", "message"),
+    [
+        pytest.param("wrong", ("dx",), r"^dx: off$", id="its-own-sentence"),
+        pytest.param("right", (), r"AssertionError: \(\)", id="assertion"),
+        pytest.param("refused", (), r"RuntimeError: CUDA error: invalid configuration argument", id="cuda-error"),
+        pytest.param("killed", (), r"killed\(\): its process was ended by SIGSEGV: ", id="killed"),
+        pytest.param("gone", (), r"ended with status 3: first \| terminate called$", id="gone"),
+    ],
+)
+def test_a_wrong_answer_is_a_parity_error(check, arguments, message):
+    """What the check says comes back word for word; a process that died is a wrong answer too."""
+    with pytest.raises(ParityError, match=message):
+        run_in_child(f"checks_for_child:{check}", *arguments)
+
+
+def test_a_child_that_hangs_is_ended():
+    """Waiting for ever would stop the session."""
+    with pytest.raises(ParityError, match=r"hanging\(\): no answer from its process after 2 s"):
+        run_in_child("checks_for_child:hanging", longest_s=2)
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        pytest.param("checks_for_child:mistaken", "KeyError: 'key'", id="mistake"),
+        pytest.param("checks_for_child:absent", "there is no such check: module 'checks_for_child'", id="no-function"),
+        pytest.param("no_such_module:right", "there is no such check: No module named 'no_such", id="no-module"),
+    ],
+)
+def test_a_broken_check_is_no_verdict(check, message):
+    """An expected failure must not hide a mistake in the check: it is no ParityError."""
+    with pytest.raises(ChildError, match=message):
+        run_in_child(check)

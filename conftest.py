@@ -7,6 +7,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add short names for the plugin's options."""
     group = parser.getgroup("fuseproof")
     group.addoption("--full", action="store_true", dest="fuseproof_full", help="short for --fuseproof-full")
+    group.addoption("--coverage", action="store_true", dest="fuseproof_coverage", help="short for --fuseproof-coverage")
     for name, metavar in (("require", "WHAT"), ("adam", "NAME=MODULE:ATTR"), ("layer-norm", "NAME=MODULE:ATTR")):
         group.addoption(
             f"--{name}",

@@ -13,6 +13,7 @@ from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brough
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
 from fuseproof.fixtures import MEASUREMENTS
 from fuseproof.history import HistoryError
+from fuseproof.parity import summary
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 _REGRESSED = 20
@@ -33,6 +34,7 @@ def gather_candidates(config: pytest.Config) -> Mapping[str, Mapping[str, Any]]:
             gathered[fixture][record.name] = record
             kernel_set = brought_kernel_set(record)
             gathered["kernels"][kernel_set.name] = kernel_set
+    gathered["other_adam"] = gathered["adam"]
     norms = [*gathered["layer_norm"].values(), *gathered["rms_norm"].values()]
     return {**gathered, "norm": {norm.full_name: norm for norm in norms}}
 
@@ -139,11 +141,18 @@ def pytest_runtest_makereport(
     outcome = yield
     if call.excinfo is not None and lost_context.is_lost(call.excinfo.value):
         lost_context.end_worker(item, outcome)
+    summary.annotate(outcome, item)
     if outcome.failed:
         _forget(item.config, item.nodeid)
         if fixture := getattr(item, "funcargs", {}).get("benchmark"):
             fixture.skipped = True  # else pytest-benchmark warns that it was not used
     return outcome
+
+
+def _parity(config: pytest.Config) -> summary.Tally:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    records = {fixture: list(each.values()) for fixture, each in config.stash[CANDIDATES].items()}
+    return summary.tally(reporter.stats if reporter else {}, records)
 
 
 def _say(config: pytest.Config, progress: str) -> None:
@@ -202,6 +211,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if _is_worker(config):
         return
+    if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
+        config.stash[BOOKKEEPER].notes += holes
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     regressions = config._benchmarksession.performance_regressions  # type: ignore[attr-defined]
     if regressions:
         config.stash[BOOKKEEPER].notes += [f"REGRESSED {name}: {finding}" for name, finding in regressions]
@@ -244,6 +257,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
         lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
+    parity = _parity(config)
+    lines += parity.lines()
+    if config.option.fuseproof_coverage:
+        lines += ["", *parity.coverage.markdown().splitlines()]
     if lines or book.notes:
         terminalreporter.section("fuseproof", sep="-")
     for line in [*lines, *([""] if lines else []), *book.notes]:

@@ -103,6 +103,7 @@ def test_the_scheduled_lr_is_the_lr_used(adam, dtype, schedule, device):
     assert len(used) > 2
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")  # Apex makes a tensor of a tensor
 @pytest.mark.parametrize("where", ["host", "device"])
 @by_dtype
 def test_lr_as_a_tensor(adam, dtype, where, device):

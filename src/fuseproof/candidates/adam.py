@@ -55,6 +55,7 @@ def _apex(**flags: Any) -> _Build:
             eps=settings.eps,
             weight_decay=settings.weight_decay,
             adam_w_mode=settings.decoupled,
+            bias_correction=settings.bias_correction,
             **flags,
         )
         return optimizer
@@ -82,23 +83,34 @@ def _apex_candidate(name: str, **facts: Any) -> AdamCandidate:
         arithmetic_on={"cuda": _APEX_CAPTURABLE if flags else _APEX},
         moments="float32",
         step_count="group",
+        switches_correction=True,
+        own_kernels=True,
         missing=preflight.apex_missing_reason,
         **facts,
     )
 
 
+# One operator on a CPU; on CUDA a functor that many instantiations of one kernel name in their template arguments.
+_TORCH_FUSED_KERNELS = {"cuda": r"FusedAdamMathFunctor", "cpu": r"aten::_fused_adamw?_$"}
+_TORCH_FOREACH_KERNELS = {"cuda": r"multi_tensor_apply_kernel"}
+
 ADAM: Mapping[str, AdamCandidate] = by_name(
     AdamCandidate("torch_loop", _torch(foreach=False, fused=False), launches_per_tensor=True),
-    AdamCandidate("torch_default", _torch()),
-    AdamCandidate("torch_foreach", _torch(foreach=True)),
+    AdamCandidate("torch_default", _torch(), kernels=_TORCH_FOREACH_KERNELS),
+    AdamCandidate("torch_foreach", _torch(foreach=True), kernels=_TORCH_FOREACH_KERNELS),
     # With a GradScaler it writes the unscaled gradients back.
     AdamCandidate(
-        "torch_fused", _torch(fused=True), arithmetic_on={"cuda": _TORCH_FUSED_CUDA}, writes=frozenset({"grad"})
+        "torch_fused",
+        _torch(fused=True),
+        arithmetic_on={"cuda": _TORCH_FUSED_CUDA},
+        kernels=_TORCH_FUSED_KERNELS,
+        writes=frozenset({"grad"}),
     ),
     AdamCandidate(
         "torch_fused_capturable",
         _torch(fused=True, capturable=True),
         arithmetic_on={"cuda": _TORCH_FUSED_CUDA},
+        kernels=_TORCH_FUSED_KERNELS,
         capturable=True,
         writes=frozenset({"grad"}),
         nightly=False,
@@ -109,6 +121,7 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
         _torch(foreach=True, capturable=True),
         device_types=CUDA,
         arithmetic_on={"cuda": _FLOAT32_STEP},
+        kernels=_TORCH_FOREACH_KERNELS,
         capturable=True,
         nightly=False,
     ),
@@ -117,11 +130,25 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
         _torch_compiled,
         arithmetic_on={"cuda": _FLOAT32_STEP, "cpu": _FLOAT32_STEP},
         compiled=True,
+        kernels={"cuda": r"^triton_"},
         nightly=False,
         missing=compiler_missing_reason,
     ),
-    _apex_candidate("apex"),
+    _apex_candidate("apex", kernels={"cuda": r"\bAdamFunctor<"}),
     # With a GradScaler it writes the unscaled gradients back.
-    _apex_candidate("apex_capturable", capturable=True, nightly=False, writes=frozenset({"grad"})),
-    _apex_candidate("apex_master", capturable=True, nightly=False, master_weights=True, writes=frozenset({"grad"})),
+    _apex_candidate(
+        "apex_capturable",
+        kernels={"cuda": r"\bAdamCapturableFunctor<"},
+        capturable=True,
+        nightly=False,
+        writes=frozenset({"grad"}),
+    ),
+    _apex_candidate(
+        "apex_master",
+        kernels={"cuda": r"\bAdamCapturableMasterFunctor<"},
+        capturable=True,
+        nightly=False,
+        master_weights=True,
+        writes=frozenset({"grad"}),
+    ),
 )

@@ -33,13 +33,21 @@ ALL_DTYPES = HALVES | {torch.float32}
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """Hyper-parameters of Adam, under the names of ``torch.optim.Adam``; ``decoupled`` selects AdamW's weight decay."""
+    """Hyper-parameters of Adam, under the names of ``torch.optim.Adam``.
+
+    Attributes:
+        lr, betas, eps, weight_decay: as there.
+        decoupled: AdamW's weight decay instead of an L2 term in the gradient.
+        bias_correction: whether moments are corrected; only some implementations can leave it out.
+
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = True
+    bias_correction: bool = True
 
 
 def _always() -> None:
@@ -74,6 +82,7 @@ class AdamCandidate:
         name: its name in keys, ids and tables.
         build: parameters and settings to an optimizer.
         device_types: where it runs: "cuda", "cpu".
+        dtypes: of the parameters, for which it is meant.
         decay_modes: which weight decay it can do.
         arithmetic_on: its arithmetic by device type, where it does not take its hyper-parameters in FP64.
         moments: dtype of exp_avg and exp_avg_sq: always FP32, or the parameter's.
@@ -83,6 +92,11 @@ class AdamCandidate:
         writes: what `step()` may write besides parameters, moments and counters.
         launches_per_tensor: it launches kernels tensor by tensor; the host cannot run ahead of the device.
         compiled: it goes through ``torch.compile``: half a minute for every new set of shapes.
+        kernels: by device type, a regular expression for the name of the kernel (on CUDA) or operator (on a CPU) that
+            does the whole update of many tensors at once.
+        switches_correction: it takes `bias_correction`.
+        own_kernels: a wrong state can lead its kernels astray in memory: what may do so runs in a child on a GPU.
+        brought_as: the specification ``NAME=module:attr`` of a brought one.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
@@ -91,6 +105,7 @@ class AdamCandidate:
     name: str
     build: Callable[[Iterable[torch.Tensor], AdamSettings], torch.optim.Optimizer]
     device_types: frozenset[str] = ANYWHERE
+    dtypes: frozenset[torch.dtype] = ALL_DTYPES
     decay_modes: frozenset[Literal["l2", "decoupled"]] = frozenset({"l2", "decoupled"})
     arithmetic_on: Mapping[str, Arithmetic] = field(default_factory=dict)
     moments: Literal["float32", "parameter"] = "parameter"
@@ -100,8 +115,17 @@ class AdamCandidate:
     writes: frozenset[Literal["grad"]] = frozenset()
     launches_per_tensor: bool = False
     compiled: bool = False
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    switches_correction: bool = False
+    own_kernels: bool = False
+    brought_as: str = ""
     nightly: bool = True
     missing: Callable[[], str | None] = _always
+
+    @property
+    def full_name(self) -> str:
+        """Its name among candidates of all kinds that a fixture has."""
+        return self.name
 
     def arithmetic(self, device: torch.device) -> Arithmetic:
         """Return what an oracle must know of its arithmetic on `device`."""

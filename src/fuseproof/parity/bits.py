@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Contents", "changes", "contents", "is_zero", "same_bits"]
+__all__ = ["Contents", "changes", "contents", "is_zero", "same_bits", "same_numbers"]
 
 Contents = dict[str, Any]
 
@@ -22,6 +22,13 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(*(each.contiguous().flatten().view(torch.uint8) for each in (one, other)))
+
+
+def same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether dtype, shape and every number agree; a NaN equals any other NaN, -0 is 0."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def changes(before: Contents, after: Contents) -> list[str]:

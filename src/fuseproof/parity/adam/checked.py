@@ -15,7 +15,7 @@ from fuseproof.parity import ParityError, again, assert_rounded
 from fuseproof.parity.adam.bounds import BUDGETS, Tracked, advance, bias
 from fuseproof.parity.adam.nature import nature_of
 from fuseproof.parity.adam.state import AdamState
-from fuseproof.parity.bits import Contents, changes, contents, is_zero, same_bits
+from fuseproof.parity.bits import Contents, changes, contents, is_zero, same_numbers
 from fuseproof.parity.factors import factor_of
 
 __all__ = ["CheckedAdam", "Group"]
@@ -28,16 +28,11 @@ class Group:
     params: list[torch.Tensor]
     settings: AdamSettings
 
-    def entry(self) -> dict[str, object]:
-        """Return the group as optimizers take it."""
-        settings = self.settings
-        return {
-            "params": self.params,
-            "lr": settings.lr,
-            "betas": settings.betas,
-            "eps": settings.eps,
-            "weight_decay": settings.weight_decay,
-        }
+    def entry(self, defaults: AdamSettings) -> dict[str, object]:
+        """Return the group as optimizers take it, with what differs from their defaults."""
+        settings = {name: getattr(self.settings, name) for name in ("lr", "betas", "eps", "weight_decay")}
+        own = {name: value for name, value in settings.items() if value != getattr(defaults, name)}
+        return {"params": self.params, **own}
 
 
 class CheckedAdam:
@@ -66,9 +61,9 @@ class CheckedAdam:
         self.groups = list(groups)
         self.case = f"{candidate.name}, {case}"
         self._bystanders = dict(bystanders or {})
-        first = self.groups[0]
-        params: list[object] = [*first.params] if len(groups) == 1 else [group.entry() for group in groups]
-        self.optimizer = candidate.build(params, first.settings)  # type: ignore[arg-type]
+        self._defaults = self.groups[0].settings
+        params: list[object] = [group.entry(self._defaults) for group in groups] if len(groups) > 1 else [*self.params]
+        self.optimizer = candidate.build(params, self._defaults)  # type: ignore[arg-type]
         self._state = AdamState(candidate, self.optimizer)
         self.steps: dict[torch.Tensor, int] = defaultdict(int)
         self._tracks: dict[torch.dtype, dict[torch.Tensor, Tracked]] = defaultdict(dict)
@@ -83,7 +78,7 @@ class CheckedAdam:
     def add_group(self, group: Group) -> None:
         """Add a parameter group to the running optimizer."""
         self.groups.append(group)
-        self.optimizer.add_param_group(group.entry())
+        self.optimizer.add_param_group(group.entry(self._defaults))
         self._starts |= {param: self._state.weight(param).clone() for param in group.params}
 
     def set_lr(self, lr: float) -> None:
@@ -181,6 +176,7 @@ class CheckedAdam:
                 settings.decoupled,
                 arithmetic.hyper,
                 arithmetic.bias_betas,
+                settings.bias_correction,
             )
             grad = torch.cat([grads[param].double().flatten() for param in same]) / scale
             sizes = [param.numel() for param in same]
@@ -267,7 +263,10 @@ class CheckedAdam:
             owner, _, item = name.partition(", ")
             if owner in free or (owner.startswith("group") and item == "step"):
                 continue
-            if may_unscale and owner.startswith("gradient") and same_bits(after[name], before[name] / scale):
+            divisors = {scale} if may_unscale else set()
+            # A kernel that writes gradients back multiplies them by 1, which gives a NaN other bits.
+            divisors |= {1.0} if "grad" in self.candidate.writes else set()
+            if owner.startswith("gradient") and any(same_numbers(after[name], before[name] / by) for by in divisors):
                 continue
             written.append(name)
         for name in after.keys() - before.keys():  # state may be made for all at once, as long as it is nothing yet

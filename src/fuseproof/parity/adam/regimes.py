@@ -10,11 +10,12 @@ from typing import TypeAlias
 
 import torch
 
-from fuseproof.candidates import AdamSettings
+from fuseproof.candidates import AdamCandidate, AdamSettings
 
-__all__ = ["MODES", "REGIMES", "SHAPES", "Regime", "make_params", "settings_in_mode"]
+__all__ = ["MODES", "REGIMES", "SEED", "SHAPES", "Regime", "make_params", "settings_in_mode", "usual_settings"]
 
 MODES = ("l2", "decoupled")
+SEED = 20261129
 
 # A matrix, a vector that no vector width divides, one element, and both sides of a multiple of 256.
 SHAPES: tuple[tuple[int, ...], ...] = ((48, 33), (7,), (128,), (1,), (257,))
@@ -185,3 +186,9 @@ REGIMES = _known(
 def settings_in_mode(mode: str, **values: object) -> AdamSettings:
     """Return settings with a kind of weight decay by its name."""
     return AdamSettings(decoupled=mode == "decoupled", **values)  # type: ignore[arg-type]
+
+
+def usual_settings(candidate: AdamCandidate, dtype: torch.dtype, **values: object) -> AdamSettings:
+    """Return settings for the usual gradients: some weight decay, decoupled where the candidate can."""
+    usual = {"lr": REGIMES["mixed_signs"].lr_for(dtype), "weight_decay": 0.01}
+    return settings_in_mode("decoupled" if "decoupled" in candidate.decay_modes else "l2", **{**usual, **values})

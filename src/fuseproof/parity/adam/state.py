@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fuseproof.candidates import AdamCandidate
-from fuseproof.parity import bits
+from fuseproof.parity import ParityError, bits
 
 __all__ = ["AdamState"]
 
@@ -34,7 +34,7 @@ class AdamState:
         """Return the master of a parameter that has one, else the parameter.
 
         Raises:
-            LookupError: the record promises masters, and this parameter has none.
+            ParityError: the record promises masters, and this parameter has none.
 
         """
         if not self._candidate.master_weights or param.dtype == torch.float32:
@@ -46,7 +46,7 @@ class AdamState:
                 if each is param:
                     found: torch.Tensor = master
                     return found
-        raise LookupError(f"{self._candidate.name}: a parameter {tuple(param.shape)} has no master")
+        raise ParityError(f"{self._candidate.name}: a parameter {tuple(param.shape)} has no master")
 
     def moments(self, param: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return copies of (exp_avg, exp_avg_sq); None where the state has no such names."""

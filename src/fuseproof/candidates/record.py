@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 __all__ = [
+    "ALL_DTYPES",
     "CUDA",
     "HALVES",
     "AdamCandidate",
@@ -109,7 +110,7 @@ class AdamCandidate:
         kernels: by device type, the kernel that updates many tensors at once.
         switches_correction: it takes `bias_correction`.
         own_kernels: a wrong state can lead its kernels astray in memory: what may do so runs in a child on a GPU.
-        brought_as: the specification ``NAME=module:attr`` of a brought one.
+        brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
@@ -131,9 +132,19 @@ class AdamCandidate:
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     switches_correction: bool = False
     own_kernels: bool = False
-    brought_as: str = ""
+    brought: str = ""
     nightly: bool = True
     missing: Callable[[], str | None] = _always
+
+    @property
+    def reference(self) -> str:
+        """What `adam_candidate` finds it by."""
+        return self.brought or self.name
+
+    @property
+    def full_name(self) -> str:
+        """Its name among candidates of all kinds that a fixture has."""
+        return self.name
 
     def arithmetic(self, device: torch.device) -> Arithmetic:
         """Return what an oracle must know of its arithmetic on `device`."""
@@ -152,39 +163,59 @@ class NormCandidate:
 
     Attributes:
         name: its name in keys, ids and tables.
-        build: normalized_shape and eps to a module with `weight` and, for LayerNorm, `bias`.
+        build: normalized_shape and eps to a module with `weight` and, for LayerNorm, `bias`; besides
+            ``elementwise_affine=False`` and ``bias=False`` where `leaves_out` has them.
         kind: which of the two it is.
         device_types: where it runs: "cuda", "cpu".
         dtypes: of the input, in which it is meant to be used.
-        half_affine: with half-precision weights it rounds x_hat to their dtype before it scales and shifts.
+        normalized_dims: how many dimensions a normalized_shape may have.
+        leaves_out: the arguments of ``nn.LayerNorm`` that it takes besides, by which it has no parameters or no bias.
+        half_affine: with half-precision weights it may round x_hat to their dtype before it scales and shifts.
         x_hat_from_output: backward computes x_hat from the stored, rounded y instead of from x.
+        half_backward_on: device types where the backward of half-precision inputs rounds what it computes in between
+            to that precision, the sums of dgamma and dbeta over the rows too.
+        batch_dependent_on: device types where the bits of a row may depend on how many rows there are.
+        statistics: y to the mean, if there is one, and the rstd that were saved for the backward; None: not known.
+        kernels: what the names of its CUDA kernels match; None: not known.
         compiled: it goes through ``torch.compile``.
-        half_sums_on: device types where dgamma and dbeta of half-precision inputs are summed in that precision.
+        brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
     """
 
     name: str
-    build: Callable[[int, float], nn.Module]
+    build: Callable[..., nn.Module]
     kind: Literal["layer_norm", "rms_norm"] = "layer_norm"
     device_types: frozenset[str] = ANYWHERE
     dtypes: frozenset[torch.dtype] = ALL_DTYPES
+    normalized_dims: int = 3
+    leaves_out: frozenset[Literal["elementwise_affine", "bias"]] = frozenset()
     compiled: bool = False
     half_affine: bool = False
     x_hat_from_output: bool = False
-    half_sums_on: frozenset[str] = frozenset()
+    half_backward_on: frozenset[str] = frozenset()
+    batch_dependent_on: frozenset[str] = frozenset()
+    statistics: Callable[[torch.Tensor], tuple[torch.Tensor | None, torch.Tensor]] | None = None
+    kernels: str | None = None
+    brought: str = ""
     nightly: bool = True
     missing: Callable[[], str | None] = _always
 
-    def sum_dtype(self, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-        """Return the dtype that bounds the terms which dgamma and dbeta sum over the rows of an input of `dtype`."""
-        return dtype if device.type in self.half_sums_on or self.x_hat_from_output else torch.float32
+    @property
+    def reference(self) -> str:
+        """What `norm_candidate` finds it by."""
+        return self.brought or self.name
+
+    @property
+    def full_name(self) -> str:
+        """Its name among norms of both kinds."""
+        return f"{self.kind}-{self.name}"
 
     def unavailable(self, device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
         """Return why this candidate cannot run on `device` in `dtype`, or None."""
         if dtype not in self.dtypes:
-            return f"{self.name} is not meant for {dtype}: it rounds after every operation"
+            return f"{self.name} is not meant for {dtype}"
         return _unavailable(self.name, self.device_types, self.missing, device)
 
 

@@ -18,9 +18,9 @@ from fuseproof.parity.measures import DTYPES
 
 __all__ = ["FIXTURES", "Place", "expect_defect", "inapplicable", "place_of", "quiet_device"]
 
-FIXTURES = ("adam", "layer_norm", "rms_norm")
-# Half a minute for every new set of shapes: a dozen cases of its own, and and but one of the others.
-_COMPILED = frozenset({"test_compiled_update_matches_fp64"})
+FIXTURES = ("adam", "norm")
+# Half a minute for every new set of shapes: a dozen cases of their own, and but one of the others.
+_COMPILED = frozenset({"test_compiled_update_matches_fp64", "test_compiled_norm_matches_fp64"})
 _ALL = frozenset({"test_its_kernel_runs"})
 _defects = cache(load_defects)
 
@@ -53,9 +53,10 @@ def place_of(item: pytest.Item) -> Place | None:
     faults = sorted({number for mark in marks for number in mark.args})
     if unknown := [number for number in faults if number not in FAULTS]:
         raise pytest.UsageError(f"{item.nodeid}: there is no fault {unknown[0]}; see fuseproof.parity.faults.FAULTS.")
+    record = params[fixture]
     said = {name for mark in marks for name in mark.kwargs.get("dtypes", ())}
     dtypes = (params["dtype"],) if params.get("dtype") in DTYPES else tuple(each for each in DTYPES if each in said)
-    return Place(fixture, params[fixture].name, tuple(faults), dtypes or ("fp32",))
+    return Place(fixture, record.full_name, tuple(faults), dtypes or ("fp32",))
 
 
 def _params(item: pytest.Item) -> Mapping[str, Any]:
@@ -71,12 +72,11 @@ def inapplicable(item: pytest.Item) -> str | None:
         return None
     params = _params(item)
     record, mode = params[place.fixture], params.get("mode")
-    adam = place.fixture == "adam"
-    if adam and mode is not None and mode not in record.decay_modes:
+    if mode is not None and mode not in record.decay_modes:
         return f"{record.name} has no {mode} weight decay"
     test = getattr(item, "originalname", None)
-    if adam and test not in _ALL and record.compiled != (test in _COMPILED):
-        return "compiled candidates have test_compiled_update_matches_fp64, the others all the other tests"
+    if test not in _ALL and record.compiled != (test in _COMPILED):
+        return "compiled candidates have tests of their own, the others all the other tests"
     if unmeant := [name for name in place.dtypes if DTYPES[name] not in record.dtypes]:
         return f"{record.name} is not meant for {', '.join(unmeant)}"
     reasons = [FAULTS[number].absent(record, name) for number in place.faults for name in place.dtypes]

@@ -65,7 +65,7 @@ class Coverage:
 
     def _cell(self, fault: Fault, fixture: str, record: Any, dtype: str) -> tuple[Cell, str | None]:
         """Return a cell, and the reason why it is empty if it is empty and there is one."""
-        cell = self._cells.get((fault.number, fixture, record.name, dtype), Cell())
+        cell = self._cells.get((fault.number, fixture, record.full_name, dtype), Cell())
         if cell.asked:
             return cell, None
         reason = fault.absent(record, dtype)
@@ -78,7 +78,7 @@ class Coverage:
     def holes(self) -> list[str]:
         """Return a sentence for every cell that is empty without a reason."""
         return [
-            f"fault {fault.number} ({fault.title}): no case asks it of {record.name} in {dtype}, and no reason is named"
+            f"fault {fault.number} ({fault.title}): no case asks {record.full_name} in {dtype}, and no reason is named"
             for fault, fixture in self._demanded()
             for record in self._records[fixture]
             for dtype in DTYPES
@@ -92,7 +92,7 @@ class Coverage:
             reasons: dict[str, str] = {}
             records = self._records[fixture]
             lines = [
-                f"| fault | {' | '.join(record.name for record in records)} |",
+                f"| fault | {' | '.join(record.full_name for record in records)} |",
                 f"|---|{'---|' * len(records)}",
             ]
             for fault, asked in self._demanded():

@@ -12,7 +12,7 @@ __all__ = ["FAULTS", "Fault"]
 # A candidate's record and the name of a dtype to the reason why the fault cannot be there, or None.
 Absent: TypeAlias = Callable[[Any, str], str | None]
 _ADAM = ("adam",)
-_NORM = ("layer_norm", "rms_norm")
+_NORM = ("norm",)
 
 
 def _nowhere(_record: Any, _dtype: str) -> str | None:

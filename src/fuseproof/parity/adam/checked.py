@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +11,12 @@ import torch
 
 from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.oracle import AdamHyper
-from fuseproof.parity import ParityError, assert_rounded
+from fuseproof.parity import ParityError, again, assert_rounded
 from fuseproof.parity.adam.bounds import BUDGETS, Tracked, advance, bias
-from fuseproof.parity.adam.nature import factor_of, nature_of
+from fuseproof.parity.adam.nature import nature_of
 from fuseproof.parity.adam.state import AdamState
 from fuseproof.parity.bits import Contents, changes, contents, is_zero, same_numbers
+from fuseproof.parity.factors import factor_of
 
 __all__ = ["CheckedAdam", "Group"]
 
@@ -135,7 +135,7 @@ class CheckedAdam:
             try:
                 for param, wanted in track.items():
                     stored = self._state.weight(param).detach().flatten()
-                    case = f"{self.case}, after step {self.steps[param]} by its whole way{self._rerun()}"
+                    case = f"{self.case}, after step {self.steps[param]} by its whole way{again()}"
                     assert_rounded(
                         f"trajectory of {self._name(param)}",
                         stored,
@@ -211,7 +211,7 @@ class CheckedAdam:
         wanted = advance(old, grad, step, hyper, power_ulps, self._state.weight(same[0]).dtype)
         new = torch.cat([self._state.weight(param).detach().flatten() for param in same])
         news = [now for param in same if (now := self._state.moments(param))]
-        case = f"{self.case}, step {step}{self._rerun()}"
+        case = f"{self.case}, step {step}{again()}"
 
         def locate(position: int) -> str:
             for param in same:
@@ -283,13 +283,7 @@ class CheckedAdam:
 
     def _assert(self, holds: bool, sentence: str) -> None:
         if not holds:
-            raise ParityError(
-                f"{sentence} ({self.case}, steps so far {max(self.steps.values(), default=0)}{self._rerun()})"
-            )
+            raise ParityError(f"{sentence} ({self.case}, steps so far {max(self.steps.values(), default=0)}{again()})")
 
     def _name(self, param: torch.Tensor) -> str:
         return f"parameter {next(i for i, each in enumerate(self.params) if each is param)} {tuple(param.shape)}"
-
-    def _rerun(self) -> str:
-        test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
-        return f'; again: pytest "{test}"' if test else ""

@@ -11,6 +11,7 @@ from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, Regime, make_params
+from fuseproof.parity.layouts import channels_last, shifted, transposed
 
 __all__ = ["LAYOUTS", "STRUCTURES", "case_of", "check_layout", "check_regime"]
 
@@ -72,33 +73,19 @@ def case_of(dtype: torch.dtype, what: str, settings: AdamSettings, seed: int) ->
     return f"{str(dtype).removeprefix('torch.')}, {what}, {settings}, seed {seed}"
 
 
-def _channels_last(values: torch.Tensor) -> torch.Tensor:
-    return values.contiguous(memory_format=torch.channels_last)
-
-
-def _transposed(values: torch.Tensor) -> torch.Tensor:
-    return values.transpose(0, 1).contiguous().transpose(0, 1)
-
-
-def _shifted(values: torch.Tensor) -> torch.Tensor:
-    """One element into a larger storage: nothing is aligned for vector loads."""
-    storage = torch.zeros(values.numel() + 2, dtype=values.dtype, device=values.device)
-    return storage[1:-1].view(values.shape).copy_(values)
-
-
 _Layout = Callable[[torch.Tensor], torch.Tensor]
 # How a parameter and its gradient lie in memory; the shape is (4, 3, 5, 2) always.
 LAYOUTS: Mapping[str, tuple[_Layout, _Layout]] = MappingProxyType(
     {
-        "both_channels_last": (_channels_last, _channels_last),
-        "gradient_channels_last": (torch.Tensor.contiguous, _channels_last),
-        "parameter_channels_last": (_channels_last, torch.Tensor.contiguous),
-        "both_transposed": (_transposed, _transposed),
-        "gradient_transposed": (torch.Tensor.contiguous, _transposed),
-        "parameter_transposed": (_transposed, torch.Tensor.contiguous),
-        "parameter_shifted": (_shifted, torch.Tensor.contiguous),
-        "gradient_shifted": (torch.Tensor.contiguous, _shifted),
-        "both_shifted": (_shifted, _shifted),
+        "both_channels_last": (channels_last, channels_last),
+        "gradient_channels_last": (torch.Tensor.contiguous, channels_last),
+        "parameter_channels_last": (channels_last, torch.Tensor.contiguous),
+        "both_transposed": (transposed, transposed),
+        "gradient_transposed": (torch.Tensor.contiguous, transposed),
+        "parameter_transposed": (transposed, torch.Tensor.contiguous),
+        "parameter_shifted": (shifted, torch.Tensor.contiguous),
+        "gradient_shifted": (torch.Tensor.contiguous, shifted),
+        "both_shifted": (shifted, shifted),
     }
 )
 
@@ -117,7 +104,7 @@ def check_layout(
     first, plain = make_params(_USUAL, dtype, device, SEED, shapes)
     params = [of_param(first.detach()).requires_grad_(), plain]
     case = case_of(dtype, layout, settings, SEED)
-    ends = torch.as_strided(params[0].detach(), (first.numel() + 2,), (1,), 0) if of_param is _shifted else None
+    ends = torch.as_strided(params[0].detach(), (first.numel() + 2,), (1,), 0) if of_param is shifted else None
     adam = CheckedAdam(candidate, [Group(params, settings)], case)
     for step in range(1, 4):
         _USUAL.set_gradients(params, step, SEED)

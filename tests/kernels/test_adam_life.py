@@ -122,3 +122,41 @@ def test_a_closure_is_called_once_with_gradients_on(adam, dtype, device):
     assert calls == [True]
     assert loss.item() == before.square().sum().item()
     assert not torch.equal(before, params[0])
+
+
+@pytest.mark.fault(18)
+@by_dtype
+def test_autograd_is_told_that_parameters_were_written(adam, dtype, device):
+    """Backward through values that a step has overwritten is an error, not a gradient of other values."""
+    params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
+    optimizer = adam.build(params, usual_settings(adam, DTYPES[dtype]))
+    loss, right = params[0].square().sum(), 2 * params[0].detach()
+    USUAL.set_gradients(params, 1, SEED)
+    optimizer.step()
+    params[0].grad = None
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)  # noqa: PT017  # either is right
+    else:
+        assert torch.equal(params[0].grad, right)
+
+
+@pytest.mark.fault(19)
+@by_dtype
+def test_sparse_gradients(adam, dtype, device):
+    """A sparse gradient is refused by that word, or does what the dense one does."""
+    ends = []
+    for sparse in (False, True):
+        params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
+        optimizer = adam.build(params, usual_settings(adam, DTYPES[dtype]))
+        USUAL.set_gradients(params, 1, SEED)
+        params[0].grad = params[0].grad.to_sparse() if sparse else params[0].grad
+        try:
+            optimizer.step()
+        except RuntimeError as error:
+            assert sparse and "sparse" in str(error)  # noqa: PT017, PT018  # either is right
+            return
+        ends.append(params[0].detach())
+
+    assert torch.allclose(*ends)

@@ -47,6 +47,7 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
     takes = _parameters(option, spec, kind, ("params",))
     switch = next((each for each in ("decoupled_weight_decay", "adam_w_mode") if each in takes), None)
     modes: frozenset[Literal["l2", "decoupled"]] = frozenset({"l2", "decoupled"} if switch else {"l2"})
+    corrects = "bias_correction" in takes
     needed = [each for each in ("lr", "betas", "eps", "weight_decay") if each not in takes and "**" not in takes]
     if needed:
         raise BroughtError(
@@ -55,7 +56,9 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
         )
 
     def build(params: Iterable[torch.Tensor], settings: AdamSettings) -> torch.optim.Optimizer:
-        flags = {switch: settings.decoupled} if switch else {}
+        flags: dict[str, bool] = {switch: settings.decoupled} if switch else {}
+        if corrects:
+            flags["bias_correction"] = settings.bias_correction
         optimizer: torch.optim.Optimizer = kind(
             params,
             lr=settings.lr,
@@ -67,7 +70,13 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
         return optimizer
 
     return AdamCandidate(
-        name, build, decay_modes=modes, dtypes=_dtypes(option, spec, kind), own_kernels=True, brought=spec
+        name,
+        build,
+        decay_modes=modes,
+        dtypes=_dtypes(option, spec, kind),
+        switches_correction=corrects,
+        own_kernels=True,
+        brought=spec,
     )
 
 

@@ -68,6 +68,7 @@ class Regime:
     Attributes:
         name: its worded id.
         catches: the fault that it exists for.
+        faults: the numbers of faults in `fuseproof.parity.faults` that it shows.
         gradients: standard normal noise and the step (first: 1) to gradients, float64.
         fp16_gradients: the same for FP16, whose numbers span less; None: the same.
         params: standard normal noise to parameters.
@@ -78,6 +79,7 @@ class Regime:
 
     name: str
     catches: str
+    faults: tuple[int, ...] = ()
     gradients: _Values = _changing
     fp16_gradients: _Values | None = None
     params: _Values = _standard
@@ -126,7 +128,11 @@ def _known(*regimes: Regime) -> Mapping[str, Regime]:
 
 
 REGIMES = _known(
-    Regime("mixed_signs", "wrong constants, order of operations, momentum: gradients of both signs that change"),
+    Regime(
+        "mixed_signs",
+        "wrong constants, order of operations, momentum: gradients of both signs that change",
+        faults=(8,),
+    ),
     Regime(
         "constant_gradients",
         "what only accumulates: with the same gradient every step the update stays lr against its sign",
@@ -141,6 +147,7 @@ REGIMES = _known(
     Regime(
         "tiny_gradients",
         "place and size of eps: gradients about eps and below",
+        faults=(11,),
         gradients=_log_uniform(1e-13, 1e-6),
         fp16_gradients=_log_uniform(1e-7, 1e-5),
         params=_every_other_zero,
@@ -148,6 +155,7 @@ REGIMES = _known(
     Regime(
         "huge_gradients",
         "overflow of squares, constants hidden behind eps",
+        faults=(11,),
         gradients=_log_uniform(1e2, 1e16),
         fp16_gradients=_log_uniform(1e1, 6e4),
     ),
@@ -162,21 +170,29 @@ REGIMES = _known(
         "maxima and stale squares: each step's gradients are a quarter of the last one's",
         gradients=lambda noise, step: noise * 4.0**-step,
     ),
-    Regime("zero_gradients", "moments that are not decayed where the gradient is exactly zero", gradients=_zeros),
+    Regime(
+        "zero_gradients",
+        "moments that are not decayed where the gradient is exactly zero",
+        faults=(11,),
+        gradients=_zeros,
+    ),
     Regime(
         "late_gradient",
         "one step count for many parameters: the second's first gradient comes at step 4",
+        faults=(2,),
         present=lambda tensor, step: tensor != 1 or step >= 4,
     ),
     Regime(
         "absent_gradients",
         "work on parameters without gradient: each misses every third step, the last has none",
+        faults=(2,),
         present=lambda tensor, step: (tensor + step) % 3 > 0 and tensor != len(SHAPES) - 1,
     ),
     Regime("non_finite", "NaN and Inf that spread, or vanish", gradients=_non_finite),
     Regime(
         "large_params",
         "decay and update of different sizes",
+        faults=(8,),
         params=_normal(100.0),
         lr=(1e-2, 2.0),
     ),

@@ -14,8 +14,9 @@ import torch
 
 from fuseproof.candidates import ADAM, AdamCandidate, AdamSettings, Arithmetic
 from fuseproof.parity import ParityError
+from fuseproof.parity.adam.amp import Scaling, check_scaled
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.checks import LAYOUTS, STRUCTURES, check_layout, check_overflow, check_regime, check_scaled
+from fuseproof.parity.adam.checks import LAYOUTS, STRUCTURES, check_layout, check_regime
 from fuseproof.parity.adam.regimes import REGIMES, make_params
 
 CPU = torch.device("cpu")
@@ -874,8 +875,9 @@ def battery(candidate, dtype_name, seed=20261129):
         yield name, lambda n=name: check_layout(candidate, n, settings, dtype, CPU)
     if dtype_name == "fp32":
         scaled = AdamSettings(weight_decay=0.1, eps=1e-3)
-        yield "grad_scaler", lambda: check_scaled(candidate, scaled, CPU)
-        yield "overflow", lambda: check_overflow(candidate, scaled, CPU, tensor=-1, element=-1, value=math.inf)
+        yield "grad_scaler", lambda: check_scaled(candidate, scaled, CPU, Scaling())
+        overflows = dict.fromkeys((1, 4), (-1, -1, math.inf))
+        yield "overflow", lambda: check_scaled(candidate, scaled, CPU, Scaling(overflows=overflows))
     yield (
         "300000_elements",
         lambda: check_regime(

@@ -51,8 +51,7 @@ def test_resumed_by_another(adam: AdamCandidate, other_adam: AdamCandidate, dtyp
         pytest.skip(f"{other_adam.name} is not meant for {dtype}")
     if reason := other_adam.unavailable(device):
         pytest.skip(reason)
-    whose = other_adam.name, other_adam.brought_as
-    apart_if_it_trusts(adam)(check_resumed_by_another, adam, device, dtype, *whose, loaded)
+    apart_if_it_trusts(adam)(check_resumed_by_another, adam, device, dtype, other_adam.reference, loaded)
 
 
 @pytest.mark.fault(13)

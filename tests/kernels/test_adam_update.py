@@ -8,8 +8,9 @@ import torch
 from fuseproof.parity import DTYPES
 from fuseproof.parity.adam import MODES, settings_in_mode
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.checks import SEED, check_regime
-from fuseproof.parity.adam.regimes import REGIMES, make_params
+from fuseproof.parity.adam.checks import check_regime
+from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
+from fuseproof.parity.adam.trusted import check_trusted
 from fuseproof.parity.bits import same_bits
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
@@ -76,7 +77,7 @@ def test_hyper_parameters_at_their_edges(adam, dtype, edge, mode, device):
 def test_many_elements_match_fp64(adam, dtype, device):
     """A constant that is wrong by a millionth shows in the mean of 300,000 updates; no decay blurs it."""
     dtype = DTYPES[dtype]
-    settings = settings_in_mode(max(adam.decay_modes, key=len), lr=USUAL.lr_for(dtype))
+    settings = usual_settings(adam, dtype, weight_decay=0.0)
     check_regime(adam, USUAL, settings, dtype, device, steps=3, shapes=((300, 1000), (1001,)))
 
 
@@ -86,7 +87,7 @@ def test_the_scheduled_lr_is_the_lr_used(adam, dtype, schedule, device):
     """Whatever a scheduler sets, betas too, is used in the very next step."""
     dtype = DTYPES[dtype]
     params = make_params(USUAL, dtype, device, SEED)
-    settings = settings_in_mode(max(adam.decay_modes, key=len), lr=USUAL.lr_for(dtype), weight_decay=0.01)
+    settings = usual_settings(adam, dtype)
     checked = CheckedAdam(adam, [Group(params, settings)], f"{dtype}, {schedule}, seed {SEED}")
     scheduler = SCHEDULES[schedule](checked.optimizer)
     used = set()
@@ -109,7 +110,7 @@ def test_the_scheduled_lr_is_the_lr_used(adam, dtype, schedule, device):
 def test_lr_as_a_tensor(adam, dtype, where, device):
     """A 0-d tensor as learning rate is used at its value and never written, or refused with a word about lr."""
     dtype = DTYPES[dtype]
-    settings = settings_in_mode(max(adam.decay_modes, key=len), lr=2.0**-4, weight_decay=0.01)
+    settings = usual_settings(adam, dtype, lr=2.0**-4)
     lr = torch.tensor(settings.lr, device="cpu" if where == "host" else device)
     with_tensor = replace(adam, build=lambda params, usual: adam.build(params, replace(usual, lr=lr)))
     try:
@@ -122,8 +123,16 @@ def test_lr_as_a_tensor(adam, dtype, where, device):
 def test_moments_are_kept_in_float32(adam, dtype, device):
     """In half precision exp_avg_sq loses what small gradients add, and in FP16 underflows to zero."""
     dtype = DTYPES[dtype]
-    settings = settings_in_mode(max(adam.decay_modes, key=len), lr=USUAL.lr_for(dtype), weight_decay=0.01)
+    settings = usual_settings(adam, dtype)
     check_regime(replace(adam, moments="float32"), USUAL, settings, dtype, device, steps=2)
+
+
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("regime", ["mixed_signs", "small_gradients", "tiny_gradients"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_half_precision_is_as_right_as_with_fp32_state(adam, dtype, regime, device):
+    """After a hundred steps parameters are off by at most twice what FP32 arithmetic and state, rounded once, leave."""
+    check_trusted(adam, device, REGIMES[regime], DTYPES[dtype], seed=SEED, steps=100)
 
 
 @by_dtype
@@ -132,7 +141,7 @@ def test_the_same_bits_twice(adam, dtype, device):
     ends = []
     for _ in range(2):
         params = make_params(USUAL, DTYPES[dtype], device, SEED)
-        optimizer = adam.build(params, settings_in_mode(max(adam.decay_modes, key=len), lr=0.1, weight_decay=0.1))
+        optimizer = adam.build(params, usual_settings(adam, DTYPES[dtype]))
         for step in range(1, 5):
             USUAL.set_gradients(params, step, SEED)
             optimizer.step()

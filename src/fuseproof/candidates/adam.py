@@ -13,6 +13,7 @@ from fuseproof.candidates.record import (
     AdamCandidate,
     AdamSettings,
     Arithmetic,
+    Kernel,
     by_name,
     compiler_missing_reason,
 )
@@ -91,8 +92,8 @@ def _apex_candidate(name: str, **facts: Any) -> AdamCandidate:
 
 
 # One operator on a CPU; on CUDA a functor that many instantiations of one kernel name in their template arguments.
-_TORCH_FUSED_KERNELS = {"cuda": r"FusedAdamMathFunctor", "cpu": r"aten::_fused_adamw?_$"}
-_TORCH_FOREACH_KERNELS = {"cuda": r"multi_tensor_apply_kernel"}
+_TORCH_FUSED_KERNELS = {"cuda": Kernel(r"FusedAdamMathFunctor"), "cpu": Kernel(r"aten::_fused_adamw?_$")}
+_TORCH_FOREACH_KERNELS = {"cuda": Kernel(r"multi_tensor_apply_kernel", launches=None)}
 
 ADAM: Mapping[str, AdamCandidate] = by_name(
     AdamCandidate("torch_loop", _torch(foreach=False, fused=False), launches_per_tensor=True),
@@ -130,22 +131,22 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
         _torch_compiled,
         arithmetic_on={"cuda": _FLOAT32_STEP, "cpu": _FLOAT32_STEP},
         compiled=True,
-        kernels={"cuda": r"^triton_"},
+        kernels={"cuda": Kernel(r"^triton_", launches=None)},
         nightly=False,
         missing=compiler_missing_reason,
     ),
-    _apex_candidate("apex", kernels={"cuda": r"\bAdamFunctor<"}),
+    _apex_candidate("apex", kernels={"cuda": Kernel(r"\bAdamFunctor<")}),
     # With a GradScaler it writes the unscaled gradients back.
     _apex_candidate(
         "apex_capturable",
-        kernels={"cuda": r"\bAdamCapturableFunctor<"},
+        kernels={"cuda": Kernel(r"\bAdamCapturableFunctor<")},
         capturable=True,
         nightly=False,
         writes=frozenset({"grad"}),
     ),
     _apex_candidate(
         "apex_master",
-        kernels={"cuda": r"\bAdamCapturableMasterFunctor<"},
+        kernels={"cuda": Kernel(r"\bAdamCapturableMasterFunctor<")},
         capturable=True,
         nightly=False,
         master_weights=True,

@@ -67,7 +67,7 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
         return optimizer
 
     return AdamCandidate(
-        name, build, decay_modes=modes, dtypes=_dtypes(option, spec, kind), own_kernels=True, brought_as=spec
+        name, build, decay_modes=modes, dtypes=_dtypes(option, spec, kind), own_kernels=True, brought=spec
     )
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "AdamCandidate",
     "AdamSettings",
     "Arithmetic",
+    "Kernel",
     "NormCandidate",
     "by_name",
     "compiler_missing_reason",
@@ -75,6 +76,20 @@ _IN_FLOAT64 = Arithmetic()
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """What a fused implementation launches.
+
+    Attributes:
+        name: regular expression found in the full name of the kernel, on a CPU of the operator.
+        launches: how many of them update some tensors that fit into one; None: as many as it has operations.
+
+    """
+
+    name: str
+    launches: int | None = 1
+
+
+@dataclass(frozen=True)
 class AdamCandidate:
     """One implementation of Adam.
 
@@ -92,11 +107,10 @@ class AdamCandidate:
         writes: what `step()` may write besides parameters, moments and counters.
         launches_per_tensor: it launches kernels tensor by tensor; the host cannot run ahead of the device.
         compiled: it goes through ``torch.compile``: half a minute for every new set of shapes.
-        kernels: by device type, a regular expression for the name of the kernel (on CUDA) or operator (on a CPU) that
-            does the whole update of many tensors at once.
+        kernels: by device type, the kernel that updates many tensors at once.
         switches_correction: it takes `bias_correction`.
         own_kernels: a wrong state can lead its kernels astray in memory: what may do so runs in a child on a GPU.
-        brought_as: the specification ``NAME=module:attr`` of a brought one.
+        brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
@@ -115,12 +129,17 @@ class AdamCandidate:
     writes: frozenset[Literal["grad"]] = frozenset()
     launches_per_tensor: bool = False
     compiled: bool = False
-    kernels: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
     switches_correction: bool = False
     own_kernels: bool = False
-    brought_as: str = ""
+    brought: str = ""
     nightly: bool = True
     missing: Callable[[], str | None] = _always
+
+    @property
+    def reference(self) -> str:
+        """What `adam_candidate` finds it by."""
+        return self.brought or self.name
 
     @property
     def full_name(self) -> str:

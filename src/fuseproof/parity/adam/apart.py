@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from fuseproof.candidates import ADAM, AdamCandidate
-from fuseproof.candidates.brought import bring_adam
+from fuseproof.candidates import AdamCandidate, adam_candidate
 from fuseproof.parity.child import run_in_child
 
-__all__ = ["Check", "found", "run_apart"]
+__all__ = ["Check", "run_apart"]
 
 
 class Check(Protocol):
@@ -35,16 +34,10 @@ def run_apart(check: Check, candidate: AdamCandidate, device: torch.device, *arg
         check(candidate, device, *arguments)
     else:
         where = f"{check.__module__}:{check.__qualname__}"
-        whose = candidate.name, candidate.brought_as
-        run_in_child("fuseproof.parity.adam.apart:_run", where, *whose, str(device), *arguments)
+        run_in_child(f"{__name__}:_run", where, candidate.reference, str(device), *arguments)
 
 
-def found(name: str, brought_as: str) -> AdamCandidate:
-    """Return the candidate of that name, in a process that has not read the command line."""
-    return bring_adam("--adam", brought_as, {}) if brought_as else ADAM[name]
-
-
-def _run(where: str, name: str, brought_as: str, device: str, *arguments: object) -> None:
+def _run(where: str, reference: str, device: str, *arguments: object) -> None:
     module, _, function = where.partition(":")
     check: Check = getattr(importlib.import_module(module), function)
-    check(found(name, brought_as), torch.device(device), *arguments)
+    check(adam_candidate(reference), torch.device(device), *arguments)

@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 import torch
 
-from fuseproof.candidates import AdamCandidate, AdamSettings
-from fuseproof.parity.adam.apart import found
+from fuseproof.candidates import AdamCandidate, AdamSettings, adam_candidate
 from fuseproof.parity.adam.regimes import REGIMES, SEED, Regime, make_params, usual_settings
 from fuseproof.parity.bits import same_bits
 from fuseproof.parity.measures import DTYPES, ParityError, spacing
@@ -189,8 +188,6 @@ def resume_by_another(
     return "the same but for roundings"
 
 
-def check_resumed_by_another(
-    target: AdamCandidate, device: torch.device, dtype: str, source: str, source_brought_as: str, loaded: str
-) -> None:
-    """Raise as `resume_by_another` does; `source` is the name of the candidate whose state is loaded."""
-    resume_by_another(found(source, source_brought_as), target, device, dtype, loaded)
+def check_resumed_by_another(target: AdamCandidate, device: torch.device, dtype: str, source: str, loaded: str) -> None:
+    """Raise as `resume_by_another` does; `source` is the reference of the candidate whose state is loaded."""
+    resume_by_another(adam_candidate(source), target, device, dtype, loaded)

@@ -132,6 +132,11 @@ REGIMES = _known(
         "what only accumulates: with the same gradient every step the update stays lr against its sign",
         gradients=lambda noise, _: noise / 32,
     ),
+    Regime(
+        "small_gradients",
+        "moments in half precision: with gradients of a thousandth their squares are no numbers of FP16",
+        gradients=lambda noise, _: noise / 1024,
+    ),
     Regime("one_sign", "bias that signs cancel", gradients=lambda noise, step: _changing(noise, step).abs()),
     Regime(
         "tiny_gradients",

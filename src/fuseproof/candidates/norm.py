@@ -164,7 +164,14 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
 )
 
 RMS_NORM: Mapping[str, NormCandidate] = by_name(
-    NormCandidate("torch", _torch(nn.RMSNorm), kind="rms_norm", dtypes=_DOUBLE, leaves_out=_ALL_OR_NONE),
+    NormCandidate(
+        "torch",
+        _torch(nn.RMSNorm),
+        kind="rms_norm",
+        dtypes=_DOUBLE,
+        leaves_out=_ALL_OR_NONE,
+        kernels=_TORCH_KERNELS,
+    ),
     _apex_candidate("apex", "FusedRMSNorm", kind="rms_norm", dtypes=_DOUBLE),
     _apex_candidate("apex_mixed", "MixedFusedRMSNorm", kind="rms_norm", dtypes=_DOUBLE),
     NormCandidate(

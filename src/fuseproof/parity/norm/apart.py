@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fuseproof.candidates import NormCandidate, norm_candidate
-from fuseproof.parity import assert_within
+from fuseproof.parity import ParityError, assert_within
 from fuseproof.parity.child import run_in_child
 from fuseproof.parity.norm.bounds import Wanted, budget, oracle, wanted
 from fuseproof.parity.norm.checks import build, case_of, check, run
@@ -59,7 +59,10 @@ def _check(
     candidate: NormCandidate, leading: tuple[int, ...], normalized: tuple[int, ...], dtype: str, device: torch.device
 ) -> None:
     inputs = REGIMES["usual"].inputs(leading, normalized, NORM_DTYPES[dtype], device).of(candidate.kind)
-    check(candidate, inputs, "no rows")
+    try:
+        check(candidate, inputs, "no rows")
+    except RuntimeError as error:
+        raise ParityError(f"{type(error).__name__}: {error} ({case_of(candidate, inputs, 'no rows')})") from None
 
 
 def _check_chunks(kind: str, reference: str, dtype: str) -> None:

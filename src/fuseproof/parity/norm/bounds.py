@@ -146,7 +146,7 @@ def wanted(
     dgamma_terms, dbeta_terms = (dy * right.x_hat).abs().sum(0), dy.abs().sum(0)
     dgamma_naive, dbeta_naive = (_naive_sum(values) for values in (dy * right.x_hat, dy))
     y = Wanted(right.y, gamma.abs() * x_hat + _ELEMENT_EPS * eps * ((gamma * right.x_hat).abs() + beta.abs()) + _TINY)
-    if candidate.half_affine and y_dtype.itemsize == 2 and inputs.gamma is not None:
+    if candidate.half_affine and inputs.gamma is not None and y_dtype.itemsize == inputs.gamma.dtype.itemsize == 2:
         why = "x_hat, its product with gamma and the sum may each be rounded, as the record says"
         y = AffineInHalf(y.value, y.tolerance, 0.0, why, right.x_hat, x_hat, gamma, beta)
     all_of_it = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from fuseproof.candidates import NormCandidate
-from fuseproof.parity import ParityError, again, assert_within
+from fuseproof.parity import ParityError, again, assert_within, round_to
 from fuseproof.parity.bits import changes, contents
 from fuseproof.parity.norm.bias import assert_unbiased
 from fuseproof.parity.norm.bounds import budget, oracle, trusted, wanted
@@ -50,7 +51,12 @@ def build(candidate: NormCandidate, inputs: NormInputs) -> nn.Module:
 
 
 def run(
-    candidate: NormCandidate, inputs: NormInputs, module: nn.Module | None = None, *, watch: bool = True
+    candidate: NormCandidate,
+    inputs: NormInputs,
+    module: nn.Module | None = None,
+    *,
+    within: AbstractContextManager[object] | None = None,
+    watch: bool = True,
 ) -> NormOutputs:
     """Run forward and backward once.
 
@@ -58,6 +64,7 @@ def run(
         candidate: which norm.
         inputs: what it is given; layouts are kept.
         module: what `build` returned, or made of that; None: build one.
+        within: what the forward runs in: autocast; None: nothing.
         watch: see that nothing of the inputs is written.
 
     Raises:
@@ -69,7 +76,8 @@ def run(
     parameters = dict(module.named_parameters())
     given = {"x": x, "dy": inputs.dy, **parameters}
     before = contents(given) if watch else {}
-    y = module(x)
+    with within or nullcontext():
+        y = module(x)
     found = torch.autograd.grad(y, (x, *parameters.values()), inputs.dy, allow_unused=True, retain_graph=True)
     for name, gradient in zip(("x", *parameters), found, strict=True):
         if gradient is None:
@@ -90,7 +98,12 @@ def case_of(candidate: NormCandidate, inputs: NormInputs, what: str) -> str:
 
 
 def judge(
-    candidate: NormCandidate, inputs: NormInputs, outputs: NormOutputs, case: str, y_dtype: torch.dtype | None = None
+    candidate: NormCandidate,
+    inputs: NormInputs,
+    outputs: NormOutputs,
+    case: str,
+    y_dtype: torch.dtype | None = None,
+    cast: torch.dtype | None = None,
 ) -> None:
     """Compare all that a norm returned with FP64: dtypes, shapes, every element, and in FP32 what errors share.
 
@@ -98,6 +111,7 @@ def judge(
         candidate, inputs, outputs: who, from what, what came of it.
         case: for messages.
         y_dtype: what y must be; None: as x.
+        cast: what x and the parameters are rounded to first, and their gradients too, as autocast does; None: nothing.
 
     Raises:
         ParityError: anything is wrong.
@@ -105,6 +119,7 @@ def judge(
     """
     y_dtype = y_dtype or inputs.x.dtype
     _assert_like(outputs, inputs, y_dtype, case)
+    inputs = inputs.cast(cast)
     right = oracle(candidate.kind, inputs)
     wants = wanted(candidate, inputs, right, y_dtype)
     plain = {} if inputs.x.dtype == torch.float64 else trusted(candidate.kind, inputs)
@@ -114,7 +129,8 @@ def judge(
             continue
         stored = stored.reshape(one.value.shape)
         allowance = budget(quantity, one, plain.get(quantity))
-        low, high = (each.flatten() for each in one.limits(stored.dtype, allowance.factor))
+        ends = one.limits(cast or stored.dtype, allowance.factor)
+        low, high = (round_to(end, stored.dtype).flatten() for end in ends)
         try:
             assert_within(
                 quantity, stored.flatten(), one.value.flatten(), low, high, allowance, case, _places(one.value.shape)

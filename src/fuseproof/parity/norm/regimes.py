@@ -43,6 +43,13 @@ class NormInputs:
         """Return these inputs as that kind of norm takes them: RMSNorm has no beta."""
         return self if kind == "layer_norm" else replace(self, beta=None)
 
+    def cast(self, dtype: torch.dtype | None) -> NormInputs:
+        """Return these inputs with x and the parameters rounded to `dtype`; None: as they are."""
+        if dtype is None:
+            return self
+        gamma, beta = (None if each is None else each.to(dtype) for each in (self.gamma, self.beta))
+        return replace(self, x=self.x.to(dtype), gamma=gamma, beta=beta)
+
     @property
     def hidden(self) -> int:
         """How many elements are normalized together."""

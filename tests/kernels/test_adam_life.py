@@ -11,7 +11,7 @@ from fuseproof.parity.adam.apart import run_apart
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.life import LOADED, WAYS, check_resumed, check_resumed_by_another, check_state_dict
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
-from fuseproof.parity.bits import contents, same_bits
+from fuseproof.parity.bits import copies, differing
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
 
@@ -65,19 +65,33 @@ def test_a_state_dict_is_no_step(adam, dtype, device):
 @pytest.mark.parametrize("to_none", [True, False], ids=["to_none", "to_zero"])
 @by_dtype
 def test_cleared_gradients(adam, dtype, to_none, device):
-    """After zero_grad a step without new gradients leaves all alone; over zeros it goes on by its momentum."""
+    """A step without gradients leaves all alone; over zeros it goes on by its momentum."""
     dtype = DTYPES[dtype]
     params = make_params(USUAL, dtype, device, SEED)
     checked = CheckedAdam(adam, [Group(params, usual_settings(adam, dtype))], f"{dtype}, zero_grad, seed {SEED}")
     for step in range(1, 4):
         USUAL.set_gradients(params, step, SEED)
         checked.step()
-        checked.optimizer.zero_grad(set_to_none=to_none)
-        kept = contents({str(i): each for i, each in enumerate(params)})
+        for param in params:
+            param.grad = None if to_none else torch.zeros_like(param.grad)
+        kept = copies(params)
         checked.step()
 
-        assert all(to_none == same_bits(each, kept[str(i)]) for i, each in enumerate(params))
+        assert len(differing(params, kept)) == (0 if to_none else len(params))
     checked.finish()
+
+
+@pytest.mark.fault(19)
+@pytest.mark.parametrize("to_none", [True, False], ids=["to_none", "to_zero"])
+@by_dtype
+def test_zero_grad_takes_set_to_none(adam, dtype, to_none, device):
+    """As torch's optimizers do, whose loops say ``zero_grad(set_to_none=...)``."""
+    params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
+    optimizer = adam.build(params, usual_settings(adam, DTYPES[dtype]))
+    USUAL.set_gradients(params, 1, SEED)
+    optimizer.zero_grad(set_to_none=to_none)
+
+    assert params[0].grad is None if to_none else not params[0].grad.count_nonzero()
 
 
 @pytest.mark.fault(15)

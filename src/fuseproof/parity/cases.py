@@ -98,10 +98,9 @@ def expect_defect(request: pytest.FixtureRequest, candidate: str, device: torch.
 
 @contextmanager
 def quiet_device(device: torch.device) -> Iterator[None]:
-    """On a CPU use one thread, since workers share the cores; on CUDA blame an error on the test that caused it."""
+    """Use one thread, since workers share the cores; on CUDA blame an error on the test that caused it."""
     threads = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.checks import case_of
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params
-from fuseproof.parity.bits import same_bits
+from fuseproof.parity.bits import differing
 
 __all__ = ["ORDERS", "Scaling", "check_scale_invariance", "check_scaled", "check_training", "check_two_optimizers"]
 
@@ -117,7 +117,7 @@ def check_scaled(
             assert param.grad is not None
             param.grad.mul_(scale)
         _put(params, scaling.overflows.get(step))
-        overflow = not all(bool(param.grad.isfinite().all()) for param in params if param.grad is not None)
+        overflow = _overflows(params)
         unscaled = ORDERS[scaling.order](scaler, adam, scale)
         _put(params, scaling.late.get(step))
         adam.step(1.0 if unscaled else scale, overflow, by=lambda: scaler.step(adam.optimizer))
@@ -134,6 +134,11 @@ def _scaler(device: torch.device, scaling: Scaling) -> torch.amp.GradScaler:
     scaler = torch.amp.GradScaler(device.type, init_scale=scaling.scale, growth_interval=scaling.growth_interval)
     scaler.scale(torch.ones((), device=device))  # a scaler makes its scale at the first loss
     return scaler
+
+
+def _overflows(params: list[torch.Tensor]) -> bool:
+    finite = [param.grad.isfinite().all() for param in params if param.grad is not None]
+    return not bool(torch.stack(finite).all())
 
 
 def _put(params: list[torch.Tensor], where: tuple[int, int, float] | None) -> None:
@@ -161,7 +166,7 @@ def check_scale_invariance(
     scales = (1.0, 2.0**10, 2.0**16)
     ends = [check_scaled(candidate, settings, device, Scaling(scale=scale), dtype).params for scale in scales]
     for scale, end in zip(scales, ends, strict=True):
-        if not all(map(same_bits, ends[0], end)):
+        if differing(ends[0], end):
             raise ParityError(f"{candidate.name}, {dtype}: scale {scale:g} ends in other bits than scale {scales[0]:g}")
 
 
@@ -246,7 +251,7 @@ def _train(candidate: AdamCandidate, device: torch.device, dtype: torch.dtype) -
         loss = (out.float() - y).square().mean()
         scaler.scale(loss).backward()
         scale = float(scaler.get_scale())
-        overflow = not all(bool(param.grad.isfinite().all()) for param in params if param.grad is not None)
+        overflow = _overflows(params)
         adam.step(scale, overflow, by=lambda: scaler.step(adam.optimizer))
         scaler.update()
         losses.append(loss.item())

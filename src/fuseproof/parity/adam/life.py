@@ -14,7 +14,7 @@ import torch
 
 from fuseproof.candidates import AdamCandidate, AdamSettings, adam_candidate
 from fuseproof.parity.adam.regimes import REGIMES, SEED, Regime, make_params, usual_settings
-from fuseproof.parity.bits import same_bits
+from fuseproof.parity.bits import copies, differing
 from fuseproof.parity.measures import DTYPES, ParityError, spacing
 
 __all__ = ["LOADED", "WAYS", "check_resumed", "check_resumed_by_another", "check_state_dict", "resume_by_another"]
@@ -106,11 +106,10 @@ def check_resumed(candidate: AdamCandidate, device: torch.device, dtype: str, wa
         kept = [each.detach().clone() for each in params]
         _walk(_LATE, other, others, range(after + 1, 9))
         case = f"({candidate.name}, {dtype}, {way} after {after} steps)"
-        if not all(map(same_bits, params, kept)):
+        if differing(params, kept):
             raise ParityError(f"steps of the copy moved the original's parameters {case}")
         _walk(_LATE, optimizer, params, range(after + 1, 9))
-        wrong = [position for position, param in enumerate(params) if not same_bits(param, others[position])]
-        if wrong:
+        if wrong := differing(params, others):
             off = max(float((params[i].double() - others[i].double()).abs().max()) for i in wrong)
             raise ParityError(
                 f"resumed, the end has other bits in parameters {wrong}, off by up to {off:.3g} where a step moves "
@@ -132,7 +131,7 @@ def check_state_dict(candidate: AdamCandidate, device: torch.device, dtype: str)
     for step in range(1, 5):
         _walk(_USUAL, optimizer, params, range(step, step + 1))
         _walk(_USUAL, twin, twins, range(step, step + 1))
-        if not all(map(same_bits, params, twins)):
+        if differing(params, twins):
             raise ParityError(f"{candidate.name}, {dtype}: step {step} differs after its own state was loaded")
         optimizer.load_state_dict(optimizer.state_dict())
 
@@ -174,11 +173,12 @@ def resume_by_another(
             raise ParityError(f"{target.name} with the state of {source.name}: {error}") from None
         return f"refused: {type(error).__name__}: {error}".splitlines()[0]
     _walk(_USUAL, optimizer, params, range(_STEPS + 1, 2 * _STEPS + 1))
-    if all(map(same_bits, params, others)):
+    if not differing(params, others):
         return "the same bits"
-    for one, two in zip(params, others, strict=True):
-        allowed = _FARTHEST[dtype] * _STEPS * settings.lr + 2 * spacing(one.detach(), one.dtype)
-        off = (one.detach().double() - two.detach().double()).abs()
+    host = torch.device("cpu")
+    for one, two in zip(copies(params, host), copies(others, host), strict=True):
+        allowed = _FARTHEST[dtype] * _STEPS * settings.lr + 2 * spacing(one, one.dtype)
+        off = (one.double() - two.double()).abs()
         if not bool((off <= allowed).all()):
             raise ParityError(
                 f"{target.name} with the state of {source.name} goes another way, without an error: after {_STEPS} "

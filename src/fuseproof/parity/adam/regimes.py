@@ -11,6 +11,7 @@ from typing import TypeAlias
 import torch
 
 from fuseproof.candidates import AdamCandidate, AdamSettings
+from fuseproof.parity.bits import copies
 
 __all__ = ["MODES", "REGIMES", "SEED", "SHAPES", "Regime", "make_params", "settings_in_mode", "usual_settings"]
 
@@ -93,13 +94,21 @@ class Regime:
     def set_gradients(self, params: list[torch.Tensor], step: int, seed: int) -> None:
         """Give each parameter its gradient of this step, or None; the same on every device."""
         generator = torch.Generator().manual_seed(seed * 1009 + step)
+        receiving, drawn = [], []
         for position, param in enumerate(params):
             noise = torch.randn(param.shape, generator=generator, dtype=torch.float64)
             draw = self.fp16_gradients if param.dtype == torch.float16 and self.fp16_gradients else self.gradients
-            values = draw(noise, step).to(param.dtype).to(param.device)
-            param.grad = (
-                torch.empty_like(param, requires_grad=False).copy_(values) if self.present(position, step) else None
-            )
+            param.grad = None
+            if self.present(position, step):
+                receiving.append(param)
+                drawn.append(draw(noise, step).to(param.dtype))
+        for param, values in zip(receiving, _sent(drawn, receiving), strict=True):
+            param.grad = torch.empty_like(param, requires_grad=False).copy_(values)
+
+
+def _sent(values: list[torch.Tensor], params: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return values where parameters are, all of them on one device; on a GPU a few transfers take them there."""
+    return copies(values, params[0].device) if params and params[0].device.type == "cuda" else values
 
 
 def make_params(
@@ -107,13 +116,9 @@ def make_params(
 ) -> list[torch.Tensor]:
     """Return parameters of those shapes, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
-    return [
-        regime.params(torch.randn(shape, generator=generator, dtype=torch.float64), 0)
-        .to(dtype)
-        .to(device)
-        .requires_grad_()
-        for shape in shapes
-    ]
+    noise = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    drawn = copies([regime.params(each, 0).to(dtype) for each in noise], device)
+    return [each.clone().requires_grad_() for each in drawn]  # each in storage of its own, as parameters are
 
 
 def _every_other_zero(noise: torch.Tensor, _: int) -> torch.Tensor:

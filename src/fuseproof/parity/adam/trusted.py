@@ -13,6 +13,7 @@ from fuseproof.oracle import AdamHyper
 from fuseproof.parity import ParityError, eps_of
 from fuseproof.parity.adam.bounds import Tracked, advance
 from fuseproof.parity.adam.regimes import Regime, make_params, usual_settings
+from fuseproof.parity.bits import copies
 
 __all__ = ["check_trusted"]
 
@@ -41,7 +42,7 @@ def check_trusted(
 
     """
     settings = usual_settings(candidate, dtype, lr=regime.lr_for(dtype), weight_decay=0.0)
-    params = make_params(regime, dtype, device, seed)
+    params, twins = (make_params(regime, dtype, where, seed) for where in (device, torch.device("cpu")))
     optimizer = candidate.build(params, settings)
     arithmetic = candidate.arithmetic(device)
     hyper = AdamHyper(
@@ -53,15 +54,16 @@ def check_trusted(
         arithmetic.hyper,
         arithmetic.bias_betas,
     )
-    start = torch.cat([param.detach().double().flatten() for param in params])
+    start = torch.cat([param.detach().double().flatten() for param in twins])
     truth = trusted = Tracked.exact(start, torch.zeros_like(start), torch.zeros_like(start))
     for step in range(1, steps + 1):
-        regime.set_gradients(params, step, seed)
-        grad = torch.cat([param.grad.double().flatten() for param in params if param.grad is not None])
+        for each in (params, twins):
+            regime.set_gradients(each, step, seed)
+        grad = torch.cat([param.grad.double().flatten() for param in twins if param.grad is not None])
         truth = advance(truth, grad, step, hyper, arithmetic.power_ulps, torch.float32)
         trusted = advance(trusted, grad, step, hyper, arithmetic.power_ulps, dtype).stored(dtype, torch.float32)
         optimizer.step()
-    stored = torch.cat([param.detach().double().flatten() for param in params])
+    stored = torch.cat([param.double().flatten() for param in copies(params, torch.device("cpu"))])
     way = _rms(truth.param - start)
     error, trusted_error = _rms(stored - truth.param), _rms(trusted.param - truth.param)
     floor = _FLOOR * eps_of(dtype) * _rms(truth.param)

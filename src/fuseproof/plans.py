@@ -25,9 +25,9 @@ _MANY_TENSORS_ROUNDS = 10  # the host needs up to 35 ms, and the spin half as lo
 _PROFILED_ROUNDS = 3
 _ITERATIONS = {"tiny": 40, "launch_bound": 40, "gpt2_small": 8, "gpt2_medium": 6}
 _CPU_KERNEL_ROUNDS = 20
+_CPU_ITERATIONS = {"tiny": 20, "launch_bound": 5}
 # By name, so that a setting which parity needs and no benchmark changes leaves the history comparable.
 _HASHED_SETTINGS = ("lr", "betas", "eps", "weight_decay", "decoupled")
-_CPU_ITERATIONS = {"tiny": 20, "launch_bound": 5}
 
 
 def adam_plan(candidate: AdamCandidate, parameter_set: str, device: torch.device) -> Plan:

@@ -1,4 +1,4 @@
-"""Plans: what makes two numbers comparable must not change by accident, or a machine's history is cut off in silence."""
+"""Plans: what makes two numbers comparable must not change by accident, which would cut a history off in silence."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from fuseproof.plans import adam_plan, ladder_plan, norm_plan
 from fuseproof.workload import SIZES
 
 CUDA = torch.device("cuda")
-# The newest night of the method that is in use. Who changes the method on purpose measures a new night and names it here.
+# The newest night of the method in use. Who changes the method on purpose measures a new night and names it here.
 STORED = "0007_20261129T174535Z_3d413954_17429fe2.json"
 HISTORY = Path(__file__).parents[2] / "bench_history" / "nvidia-h200"
 RECORDS = {

@@ -61,6 +61,7 @@ class Order:
         option.benchmark_autosave, option.benchmark_save = True, None
         option.benchmark_storage = f"file://{self.storage}"
         option.fuseproof_gate, option.fuseproof_gate_json, option.fuseproof_require = "off", None, ""
+        option.fuseproof_replicates = 1
         config.args[:] = self.tests
 
 

@@ -200,6 +200,9 @@ class DeviceClock(Clock):
     Args:
         device: a CUDA device.
 
+    Attributes:
+        cycles_per_ns: the rate at which the spin counts.
+
     """
 
     name = "device/2"
@@ -214,7 +217,7 @@ class DeviceClock(Clock):
         super().__init__()
         self._buffer, self._sink = _flush_buffer(device, self.flush_bytes)
         self._before, self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-        self._cycles_per_ns = self._measure_spin()
+        self.cycles_per_ns = self._measure_spin()
         self._spin_ns = float(self._SLACK_NS)
         self.sm_clock_mhz: list[float] = []
 
@@ -238,7 +241,7 @@ class DeviceClock(Clock):
         torch.cuda.synchronize()
         host = []
         for _ in range(self._HOST_PROBES):
-            torch.cuda._sleep(int(self._SLACK_NS * self._cycles_per_ns))
+            torch.cuda._sleep(int(self._SLACK_NS * self.cycles_per_ns))
             start = time.perf_counter_ns()
             call()
             host.append(time.perf_counter_ns() - start)
@@ -250,7 +253,7 @@ class DeviceClock(Clock):
         # Write, then read: the write evicts, the read leaves no dirty line whose write-back would fall into the round.
         self._buffer.fill_(1.0)
         torch.sum(self._buffer, dim=0, out=self._sink)
-        cycles = int(self._spin_ns * self._cycles_per_ns)
+        cycles = int(self._spin_ns * self.cycles_per_ns)
         self._before.record()
         torch.cuda._sleep(cycles)
         return cycles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -14,9 +14,11 @@ from fuseproof.measure import Measurements, Plan
 from fuseproof.parity.cases import expect_defect, inapplicable, quiet_device
 from fuseproof.parity.norm import NORM_DTYPES
 
-__all__ = ["MEASUREMENTS", "adam_case", "device", "measure", "norm_case"]
+__all__ = ["MEASUREMENTS", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure", "norm_case"]
 
 MEASUREMENTS = pytest.StashKey[Measurements]()
+PLANTS = pytest.StashKey[Mapping[str, float]]()
+RECORD_PROPERTY = pytest.StashKey[Callable[[str, object], None]]()
 
 
 @pytest.fixture(scope="session")
@@ -25,13 +27,20 @@ def device() -> torch.device:
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _property_recorder(request: pytest.FixtureRequest) -> None:
+    """Keep what records a property of JUnit's suite: the verdicts are known when no test can ask for it any more."""
+    if getattr(request.config.option, "xmlpath", None):  # -p no:junitxml
+        request.config.stash[RECORD_PROPERTY] = request.getfixturevalue("record_testsuite_property")
+
+
 @pytest.fixture
 def measure(
     benchmark: BenchmarkFixture, device: torch.device, request: pytest.FixtureRequest
 ) -> Callable[[Plan], None]:
     """Measure a plan: ``measure(plan)`` checks the output, times the rounds and records all metrics."""
     stash = request.config.stash
-    measurements = stash.setdefault(MEASUREMENTS, Measurements(device))
+    measurements = stash.setdefault(MEASUREMENTS, Measurements(device, stash.get(PLANTS, {})))
 
     def run(plan: Plan) -> None:
         __tracebackhide__ = True  # a wrong kernel is told by its sentence, not by our frames

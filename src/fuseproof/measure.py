@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from fuseproof import counts, gpu, preflight
 from fuseproof.channel import Channel, fastest_channel
 from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
+from fuseproof.planting import measure_plant
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
 from fuseproof.subjects import Subject
 
@@ -97,11 +98,13 @@ class Measurements:
 
     Args:
         device: where they run.
+        plants: slow-downs to plant beside their results, by key: logarithms of ratios.
 
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, plants: Mapping[str, float] | None = None) -> None:
         self.device = device
+        self.plants = plants or {}
         self.pending: list[_Pending] = []
         self.interval_constant_ns: float | None = None
         self.channel: Channel | None = None
@@ -169,7 +172,7 @@ class Measurements:
             "metrics": {f"{clock.own_metric}_ns": round(own_ns, 1)},
             "rates": {name: round(rate, 4) for name, rate in ceilings.rates(plan.work, own_ns).items()},
             "gpu": _gpu_record(before, after, clock),
-            "invalid": [*clock.invalid, *gpu.spoiled(before, after)],
+            "invalid": [*clock.invalid, *gpu.spoiled(before, after), *gpu.clock_moved(_sm_clocks_mhz(clock))],
         }
         if clock.discarded:
             record["discarded_rounds"] = clock.discarded
@@ -185,6 +188,9 @@ class Measurements:
             record["flops"] = plan.work.flops
         if plan.about:
             record["about"] = dict(plan.about)
+        if size_ln := self.plants.get(record["key"]):
+            make_clock = partial(self._clock, plan)
+            record["plant"] = measure_plant(size_ln, subject, make_clock, plan.rounds, own_ns, self.device)
         benchmark.extra_info["fuseproof"] = record
         if isinstance(clock, ProfilerClock):
             _add_counts(record, counts.count_rounds(clock.traces))
@@ -275,9 +281,13 @@ def _gpu_record(before: gpu.GpuState | None, after: gpu.GpuState | None, clock: 
         record["throttle_reasons"] = throttled
     if after.foreign_processes:  # process ids, or "not checked"
         record["foreign_processes"] = after.foreign_processes
-    if isinstance(clock, DeviceClock):
-        record["spin_sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
+    if clocks_mhz := _sm_clocks_mhz(clock):
+        record["spin_sm_clock_mhz"] = round(statistics.median(clocks_mhz), 1)
     return record
+
+
+def _sm_clocks_mhz(clock: Clock) -> list[float]:
+    return clock.sm_clock_mhz if isinstance(clock, DeviceClock) else []
 
 
 def _add_counts(record: dict[str, Any], seen: Counts) -> None:

@@ -9,6 +9,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add short names for the plugin's options."""
     group = parser.getgroup("fuseproof")
     group.addoption("--full", action="store_true", dest="fuseproof_full", help="short for --fuseproof-full")
+    group.addoption("--coverage", action="store_true", dest="fuseproof_coverage", help="short for --fuseproof-coverage")
     modes = ("fail", "warn", "off")
     group.addoption("--gate", choices=modes, dest="fuseproof_gate", help="short for --fuseproof-gate")
     group.addoption("--gate-json", metavar="FILE", dest="fuseproof_gate_json", help="short for --fuseproof-gate-json")

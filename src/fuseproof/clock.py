@@ -45,7 +45,7 @@ class Clock:
     """What a clock of any kind does: measure rounds, and count as pytest-benchmark's timer.
 
     Attributes:
-        name: what the numbers were read from, with the version of the method, for example "device/1".
+        name: what the numbers were read from, with the version of the method, for example "device/2".
         own_metric: the metric pytest-benchmark's own number is: "device_time" or "iteration_time".
         rounds_ns: duration of each accepted round, ns.
         host_ns: time to enqueue the call in each accepted round, ns; empty where it is not told apart.
@@ -121,7 +121,7 @@ class WallClock(Clock):
 class IterationClock(Clock):
     """Wall time of one whole training iteration, synchronised at its ends."""
 
-    name = "iteration/1"
+    name = "iteration/2"
     own_metric = "iteration_time"
     _WARMUP_CALLS = 1  # memory pass and check have trained before
 
@@ -205,7 +205,7 @@ class DeviceClock(Clock):
 
     """
 
-    name = "device/1"
+    name = "device/2"
     own_metric = "device_time"
     flush_bytes = 256 * 2**20  # an H200 has 60 MB of L2; no current GPU has 256
     _WARMUP_CALLS = 3

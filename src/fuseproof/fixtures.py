@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from fuseproof.candidates import AdamCandidate
+from fuseproof.candidates import AdamCandidate, NormCandidate
 from fuseproof.measure import Measurements, Plan
-from fuseproof.parity.cases import expect_defect, quiet_device
+from fuseproof.parity.cases import expect_defect, inapplicable, quiet_device
+from fuseproof.parity.norm import NORM_DTYPES
 
-__all__ = ["MEASUREMENTS", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure"]
+__all__ = ["MEASUREMENTS", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure", "norm_case"]
 
-# Half a minute for every new set of shapes: a dozen cases of its own, and no others.
-_COMPILED = frozenset({"test_compiled_update_matches_fp64"})
 MEASUREMENTS = pytest.StashKey[Measurements]()
 PLANTS = pytest.StashKey[Mapping[str, float]]()
 RECORD_PROPERTY = pytest.StashKey[Callable[[str, object], None]]()
@@ -53,22 +53,41 @@ def measure(
     return run
 
 
-@pytest.fixture
-def adam_case(
-    request: pytest.FixtureRequest, adam: AdamCandidate, device: torch.device, pytestconfig: pytest.Config
+@contextmanager
+def _case(
+    request: pytest.FixtureRequest,
+    candidate: AdamCandidate | NormCandidate,
+    name: str,
+    device: torch.device,
+    table: str,
 ) -> Iterator[None]:
-    """Skip what this Adam cannot do here, expect the failures that `adam_defects.toml` beside the test lists."""
-    mode = request.node.callspec.params.get("mode")
-    if reason := adam.unavailable(device):
-        pytest.skip(reason)
-    if mode is not None and mode not in adam.decay_modes:
-        pytest.skip(f"{adam.name} has no {mode} weight decay")
-    if adam.compiled != (request.node.originalname in _COMPILED):
-        pytest.skip("compiled candidates have test_compiled_update_matches_fp64, the others all the other tests")
-    if adam.compiled and not pytestconfig.option.fuseproof_full:
-        pytest.skip(f"{adam.name} runs only with --full")
-    expect_defect(request, adam.name, device, request.path.with_name("adam_defects.toml"))
-    if adam.compiled:
+    """Skip what takes too long for a night, expect the failures of the table beside the test."""
+    full = request.config.option.fuseproof_full
+    if candidate.compiled and not full:
+        pytest.skip(f"{candidate.name} runs only with --full")
+    if request.node.get_closest_marker("huge") and not full:
+        pytest.skip("tensors of many GiB: only with --full")
+    expect_defect(request, name, device, request.path.with_name(table))
+    if candidate.compiled:
         torch.compiler.reset()  # after a few sets of shapes the compiler gives up, and eager code runs in silence
     with quiet_device(device):
+        yield
+
+
+@pytest.fixture
+def adam_case(request: pytest.FixtureRequest, adam: AdamCandidate, device: torch.device) -> Iterator[None]:
+    """Skip what this Adam cannot do here, expect the failures that `adam_defects.toml` beside the test lists."""
+    if reason := inapplicable(request.node) or adam.unavailable(device):
+        pytest.skip(reason)
+    with _case(request, adam, adam.name, device, "adam_defects.toml"):
+        yield
+
+
+@pytest.fixture
+def norm_case(request: pytest.FixtureRequest, norm: NormCandidate, device: torch.device) -> Iterator[None]:
+    """Skip what this norm cannot do here, expect the failures that `norm_defects.toml` beside the test lists."""
+    dtype = NORM_DTYPES[request.node.callspec.params.get("dtype", "fp32")]
+    if reason := inapplicable(request.node) or norm.unavailable(device, dtype):
+        pytest.skip(reason)
+    with _case(request, norm, norm.full_name, device, "norm_defects.toml"):
         yield

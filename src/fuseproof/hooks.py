@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fuseproof import machine, preflight, report
+from fuseproof import lost_context, machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
@@ -17,6 +17,7 @@ from fuseproof.confirming import Children
 from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
 from fuseproof.gating import Gate
 from fuseproof.history import HistoryError
+from fuseproof.parity import summary
 from fuseproof.selection import is_timed
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
@@ -24,27 +25,32 @@ GATE = pytest.StashKey[Gate]()
 _BEGUN_S = pytest.StashKey[float]()
 _REGRESSED = 20
 _NOT_ANSWERED = 21
-CANDIDATES = pytest.StashKey[Mapping[str, Sequence[Any]]]()
+CANDIDATES = pytest.StashKey[Mapping[str, Mapping[str, Any]]]()
 
 
-def gather_candidates(config: pytest.Config) -> Mapping[str, Sequence[Any]]:
-    """Return, by the name of the fixture that asks for them, the candidates known and brought."""
-    gathered: dict[str, list[Any]] = {"rms_norm": list(RMS_NORM.values()), "kernels": list(KERNEL_SETS.values())}
+def gather_candidates(config: pytest.Config) -> Mapping[str, Mapping[str, Any]]:
+    """Return, by the name of the fixture that asks for them, the candidates known and brought, by their ids."""
+    gathered: dict[str, dict[str, Any]] = {"rms_norm": dict(RMS_NORM), "kernels": dict(KERNEL_SETS)}
     for fixture, known, bring in (("adam", ADAM, bring_adam), ("layer_norm", LAYER_NORM, bring_layer_norm)):
-        records = dict(known)
+        gathered[fixture] = dict(known)
         for spec in getattr(config.option, f"fuseproof_{fixture}") or []:
             try:
-                record = bring(f"--{fixture.replace('_', '-')}", spec, records)
+                record = bring(f"--{fixture.replace('_', '-')}", spec, gathered[fixture])
             except BroughtError as error:
                 raise pytest.UsageError(str(error)) from None
-            records[record.name] = record
-            gathered["kernels"].append(brought_kernel_set(record))
-        gathered[fixture] = list(records.values())
-    return gathered
+            gathered[fixture][record.name] = record
+            kernel_set = brought_kernel_set(record)
+            gathered["kernels"][kernel_set.name] = kernel_set
+    gathered["other_adam"] = gathered["adam"]
+    norms = [*gathered["layer_norm"].values(), *gathered["rms_norm"].values()]
+    return {**gathered, "norm": {norm.full_name: norm for norm in norms}}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that asks for `adam`, `layer_norm`, `rms_norm` or `kernels` with each of them, brought ones too."""
+    """Run a test with each candidate of the kind that it asks for, brought ones too.
+
+    Kinds are `adam`, `layer_norm`, `rms_norm`, `norm`, which is both, and `kernels`.
+    """
     for fixture, records in metafunc.config.stash[CANDIDATES].items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(
@@ -52,10 +58,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 [
                     pytest.param(
                         each,
-                        id=each.name,
+                        id=name,
                         marks=pytest.mark.fuseproof_profiled if getattr(each, "launches_per_tensor", False) else (),
                     )
-                    for each in records
+                    for name, each in records.items()
                 ],
             )
 
@@ -138,14 +144,25 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails after its benchmark posts no time; pytest-benchmark would save it."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails after its benchmark posts no time; one that loses the CUDA context ends its process."""
     outcome = yield
+    if call.excinfo is not None and lost_context.is_lost(call.excinfo.value):
+        lost_context.end_worker(item, outcome)
+    summary.annotate(outcome, item)
     if outcome.failed:
         _forget(item.config, item.nodeid)
         if fixture := getattr(item, "funcargs", {}).get("benchmark"):
             fixture.skipped = True  # else pytest-benchmark warns that it was not used
     return outcome
+
+
+def _parity(config: pytest.Config) -> summary.Tally:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    records = {fixture: list(each.values()) for fixture, each in config.stash[CANDIDATES].items()}
+    return summary.tally(reporter.stats if reporter else {}, records)
 
 
 def _say(config: pytest.Config, progress: str) -> None:
@@ -205,6 +222,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if _is_worker(config):
         return
+    if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
+        config.stash[BOOKKEEPER].notes += holes
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
     book, gate = config.stash[BOOKKEEPER], config.stash[GATE]
     if session.shouldstop or session.shouldfail:
         book.selection.narrowed.append("ended early")
@@ -261,6 +282,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
         lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
+    parity = _parity(config)
+    lines += parity.lines()
+    if config.option.fuseproof_coverage:
+        lines += ["", *parity.coverage.markdown().splitlines()]
     verdicts = config.stash[GATE].lines
     notes = [note for note in book.notes if note not in verdicts]
     lines += ["", *verdicts] if verdicts else []

@@ -17,6 +17,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from fuseproof import counts, gpu, preflight
+from fuseproof.channel import Channel, fastest_channel
 from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
 from fuseproof.planting import measure_plant
@@ -106,12 +107,17 @@ class Measurements:
         self.plants = plants or {}
         self.pending: list[_Pending] = []
         self.interval_constant_ns: float | None = None
+        self.channel: Channel | None = None
 
     @cached_property
     def ceilings(self) -> Ceilings:
         """The machine's ceilings, measured on first use; that is also the preheat."""
         refuse_reduced_precision(self.device)
         preflight.examine()  # its child uses the GPU: let it end before anything is timed
+        if self.device.type == "cuda":
+            self.channel = fastest_channel(self.device)
+            torch.cuda.synchronize()
+            torch.cuda.set_stream(self.channel.stream)  # for the session: building, checking and timing alike
         ceilings = measure_ceilings(self.device)
         # What lives now (torch, pytest, the collected tests) stays; looking through it at every collection takes 0.1 s.
         gc.collect()
@@ -119,8 +125,12 @@ class Measurements:
         return ceilings
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a run's file says of the machine as measured: its ceilings and the device clock's constant."""
-        return {"ceilings": self.ceilings.to_json(), "interval_constant_ns": self.interval_constant_ns}
+        """Return what a run's file says of the machine as measured: ceilings, stream, the device clock's constant."""
+        return {
+            "ceilings": self.ceilings.to_json(),
+            "channel": None if self.channel is None else self.channel.to_json(),
+            "interval_constant_ns": self.interval_constant_ns,
+        }
 
     def run(self, plan: Plan, benchmark: BenchmarkFixture) -> None:
         """Measure `plan` through pytest-benchmark's fixture and leave the record in its `extra_info`.

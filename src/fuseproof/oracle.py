@@ -18,6 +18,7 @@ class AdamHyper:
         decoupled: AdamW's weight decay instead of an L2 term in the gradient.
         dtype: in which lr, betas, eps and decay enter update and moments.
         bias_dtype: in which the betas enter the bias correction. 1 - 0.999^2 with beta2 in FP32 is off by 1.3e-5.
+        corrected: whether there is a bias correction at all.
 
     """
 
@@ -28,6 +29,7 @@ class AdamHyper:
     decoupled: bool
     dtype: torch.dtype = torch.float64
     bias_dtype: torch.dtype = torch.float64
+    corrected: bool = True
 
     def taken(self) -> tuple[float, float, float, float, float]:
         """Return (lr, beta1, beta2, eps, weight_decay) as the arithmetic under test takes them."""
@@ -38,6 +40,8 @@ class AdamHyper:
 
     def corrections(self, step: int) -> tuple[float, float]:
         """Return the bias corrections ``1 - beta ** step`` of exp_avg and exp_avg_sq; the first step is 1."""
+        if not self.corrected:
+            return 1.0, 1.0
         beta1, beta2 = (_as(self.bias_dtype, beta) for beta in self.betas)
         return 1 - beta1**step, 1 - beta2**step
 
@@ -104,19 +108,14 @@ def adam_update(
 
 @dataclass(frozen=True)
 class NormResult:
-    """LayerNorm or RMSNorm in FP64, with the sums of absolute terms by which errors are scaled.
+    """LayerNorm or RMSNorm and its derivative in FP64; RMSNorm's mean and mean_g are 0, its dbeta is what one would be.
 
     Attributes:
-        y, dx: ``(rows, hidden)``.
-        dgamma, dbeta: ``(hidden,)``; RMSNorm has no beta, its dbeta is what one would get.
-        y_terms: |gamma * x_hat| + |beta|, what the last roundings of y are relative to; ``(rows, hidden)``.
-        y_sums: the same with x_hat's own terms, |gamma| * rstd * (|x| + mean|x|) + |beta|; ``(rows, hidden)``.
-        dx_terms: sum of the absolute terms of dx; ``(rows, hidden)``.
-        dx_sums: the same with the terms of its row means; ``(rows, hidden)``.
-        x_hat: ``(rows, hidden)``.
-        dgamma_terms: sum over rows of |dy * x_hat|, ``(hidden,)``.
-        dgamma_sums: the same with x_hat's own terms, ``(hidden,)``.
-        dbeta_terms: sum over rows of |dy|, ``(hidden,)``.
+        y, dx, x_hat: ``(rows, hidden)``.
+        dgamma, dbeta: ``(hidden,)``.
+        mean, rstd: the statistics that a forward saves for its backward; ``(rows, 1)``.
+        g: gamma * dy, what flows back into x_hat; ``(rows, hidden)``.
+        mean_g, mean_gx: row means of g and of g * x_hat; ``(rows, 1)``.
 
     """
 
@@ -124,14 +123,12 @@ class NormResult:
     dx: torch.Tensor
     dgamma: torch.Tensor
     dbeta: torch.Tensor
-    y_terms: torch.Tensor
-    y_sums: torch.Tensor
-    dx_terms: torch.Tensor
-    dx_sums: torch.Tensor
+    mean: torch.Tensor
+    rstd: torch.Tensor
     x_hat: torch.Tensor
-    dgamma_terms: torch.Tensor
-    dgamma_sums: torch.Tensor
-    dbeta_terms: torch.Tensor
+    g: torch.Tensor
+    mean_g: torch.Tensor
+    mean_gx: torch.Tensor
 
 
 def layer_norm(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, dy: torch.Tensor, eps: float) -> NormResult:
@@ -143,14 +140,8 @@ def layer_norm(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, dy: tor
         eps: added to the biased variance, under the root.
 
     """
-    x, gamma, beta, dy = x.double(), gamma.double(), beta.double(), dy.double()
-    mean = x.mean(-1, keepdim=True)
-    rstd = ((x - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
-    x_hat = (x - mean) * rstd
-    g = gamma * dy
-    mean_g = g.mean(-1, keepdim=True)
-    spread = x.abs().mean(-1, keepdim=True)
-    return _result(gamma, beta, dy, x_hat, rstd, x.abs() + spread, mean_g, g.abs().mean(-1, keepdim=True))
+    x = x.double()
+    return _norm(x, x.mean(-1, keepdim=True), gamma.double(), beta.double(), dy.double(), eps)
 
 
 def rms_norm(x: torch.Tensor, gamma: torch.Tensor, dy: torch.Tensor, eps: float) -> NormResult:
@@ -162,37 +153,33 @@ def rms_norm(x: torch.Tensor, gamma: torch.Tensor, dy: torch.Tensor, eps: float)
         eps: added to the mean square, under the root.
 
     """
-    x, gamma, dy = x.double(), gamma.double(), dy.double()
-    rstd = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
-    none = torch.zeros_like(rstd)
-    return _result(gamma, torch.zeros_like(gamma), dy, x * rstd, rstd, x.abs(), none, none)
+    x = x.double()
+    return _norm(x, None, gamma.double(), torch.zeros_like(gamma, dtype=torch.float64), dy.double(), eps)
 
 
-def _result(
+def _norm(
+    x: torch.Tensor,
+    mean: torch.Tensor | None,
     gamma: torch.Tensor,
     beta: torch.Tensor,
     dy: torch.Tensor,
-    x_hat: torch.Tensor,
-    rstd: torch.Tensor,
-    x_terms: torch.Tensor,
-    mean_g: torch.Tensor,
-    mean_g_terms: torch.Tensor,
+    eps: float,
 ) -> NormResult:
-    """Put together what LayerNorm and RMSNorm share; `mean_g` is the term that only LayerNorm's dx has."""
-    g = gamma * dy
-    gx = g * x_hat
-    mean_gx = gx.mean(-1, keepdim=True)
+    """Normalize around `mean`; around 0, without its terms in the derivative, where there is none."""
+    centred = x if mean is None else x - mean
+    rstd = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    x_hat, g = centred * rstd, gamma * dy
+    mean_g = torch.zeros_like(rstd) if mean is None else g.mean(-1, keepdim=True)
+    mean_gx = (g * x_hat).mean(-1, keepdim=True)
     return NormResult(
         y=gamma * x_hat + beta,
         dx=rstd * (g - mean_g - x_hat * mean_gx),
         dgamma=(dy * x_hat).sum(0),
         dbeta=dy.sum(0),
-        y_terms=(gamma * x_hat).abs() + beta.abs(),
-        y_sums=gamma.abs() * rstd * x_terms + beta.abs(),
-        dx_terms=rstd * (g.abs() + mean_g.abs() + (x_hat * mean_gx).abs()),
-        dx_sums=rstd * (g.abs() + mean_g_terms + x_hat.abs() * gx.abs().mean(-1, keepdim=True)),
+        mean=torch.zeros_like(rstd) if mean is None else mean,
+        rstd=rstd,
         x_hat=x_hat,
-        dgamma_terms=(dy * x_hat).abs().sum(0),
-        dgamma_sums=(dy.abs() * rstd * x_terms).sum(0),
-        dbeta_terms=dy.abs().sum(0),
+        g=g,
+        mean_g=mean_g,
+        mean_gx=mean_gx,
     )

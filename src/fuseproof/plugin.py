@@ -24,6 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="also run what a night cannot afford: all sizes, shapes and kernel sets",
     )
     group.addoption(
+        "--fuseproof-coverage",
+        action="store_true",
+        dest="fuseproof_coverage",
+        help="print the matrix of faults, candidates and dtypes; a cell without case and without reason fails",
+    )
+    group.addoption(
         "--fuseproof-require",
         metavar="WHAT[,WHAT]",
         dest="fuseproof_require",
@@ -93,6 +99,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = _settings(config)
     if settings is None:
         return
+    config.addinivalue_line("markers", "parity: whether a result is right, not how long it takes")
+    config.addinivalue_line("markers", "fault(*numbers, dtypes): the faults that a parity test would show")
+    config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
     from fuseproof import bookkeeping, confirming, fixtures, gating, hooks, selection
 
     if order := confirming.Order.take(os.environ):

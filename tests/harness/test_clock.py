@@ -539,6 +539,6 @@ def test_clocks_share_the_flush_buffer(machine):
 
 def test_description_tells_methods_apart(device_clock):
     """Clock, version and flush are part of what makes two numbers comparable."""
-    assert device_clock.describe() == {"clock": "device/1", "flush_bytes": 2**28}
+    assert device_clock.describe() == {"clock": "device/2", "flush_bytes": 2**28}
     assert WallClock().describe() == {"clock": "perf_counter/1"}
-    assert IterationClock(CPU).describe() == {"clock": "iteration/1"}
+    assert IterationClock(CPU).describe() == {"clock": "iteration/2"}

@@ -13,11 +13,13 @@ import torch
 from torch import nn
 
 __all__ = [
+    "ALL_DTYPES",
     "CUDA",
     "HALVES",
     "AdamCandidate",
     "AdamSettings",
     "Arithmetic",
+    "Kernel",
     "NormCandidate",
     "by_name",
     "compiler_missing_reason",
@@ -32,13 +34,21 @@ ALL_DTYPES = HALVES | {torch.float32}
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """Hyper-parameters of Adam, under the names of ``torch.optim.Adam``; ``decoupled`` selects AdamW's weight decay."""
+    """Hyper-parameters of Adam, under the names of ``torch.optim.Adam``.
+
+    Attributes:
+        lr, betas, eps, weight_decay: as there.
+        decoupled: AdamW's weight decay instead of an L2 term in the gradient.
+        bias_correction: whether moments are corrected; only some implementations can leave it out.
+
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = True
+    bias_correction: bool = True
 
 
 def _always() -> None:
@@ -66,6 +76,20 @@ _IN_FLOAT64 = Arithmetic()
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """What a fused implementation launches.
+
+    Attributes:
+        name: regular expression found in the full name of the kernel, on a CPU of the operator.
+        launches: how many of them update some tensors that fit into one; None: as many as it has operations.
+
+    """
+
+    name: str
+    launches: int | None = 1
+
+
+@dataclass(frozen=True)
 class AdamCandidate:
     """One implementation of Adam.
 
@@ -73,6 +97,7 @@ class AdamCandidate:
         name: its name in keys, ids and tables.
         build: parameters and settings to an optimizer.
         device_types: where it runs: "cuda", "cpu".
+        dtypes: of the parameters, for which it is meant.
         decay_modes: which weight decay it can do.
         arithmetic_on: its arithmetic by device type, where it does not take its hyper-parameters in FP64.
         moments: dtype of exp_avg and exp_avg_sq: always FP32, or the parameter's.
@@ -82,6 +107,10 @@ class AdamCandidate:
         writes: what `step()` may write besides parameters, moments and counters.
         launches_per_tensor: it launches kernels tensor by tensor; the host cannot run ahead of the device.
         compiled: it goes through ``torch.compile``: half a minute for every new set of shapes.
+        kernels: by device type, the kernel that updates many tensors at once.
+        switches_correction: it takes `bias_correction`.
+        own_kernels: a wrong state can lead its kernels astray in memory: what may do so runs in a child on a GPU.
+        brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
@@ -90,6 +119,7 @@ class AdamCandidate:
     name: str
     build: Callable[[Iterable[torch.Tensor], AdamSettings], torch.optim.Optimizer]
     device_types: frozenset[str] = ANYWHERE
+    dtypes: frozenset[torch.dtype] = ALL_DTYPES
     decay_modes: frozenset[Literal["l2", "decoupled"]] = frozenset({"l2", "decoupled"})
     arithmetic_on: Mapping[str, Arithmetic] = field(default_factory=dict)
     moments: Literal["float32", "parameter"] = "parameter"
@@ -99,8 +129,22 @@ class AdamCandidate:
     writes: frozenset[Literal["grad"]] = frozenset()
     launches_per_tensor: bool = False
     compiled: bool = False
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    switches_correction: bool = False
+    own_kernels: bool = False
+    brought: str = ""
     nightly: bool = True
     missing: Callable[[], str | None] = _always
+
+    @property
+    def reference(self) -> str:
+        """What `adam_candidate` finds it by."""
+        return self.brought or self.name
+
+    @property
+    def full_name(self) -> str:
+        """Its name among candidates of all kinds that a fixture has."""
+        return self.name
 
     def arithmetic(self, device: torch.device) -> Arithmetic:
         """Return what an oracle must know of its arithmetic on `device`."""
@@ -119,39 +163,59 @@ class NormCandidate:
 
     Attributes:
         name: its name in keys, ids and tables.
-        build: normalized_shape and eps to a module with `weight` and, for LayerNorm, `bias`.
+        build: normalized_shape and eps to a module with `weight` and, for LayerNorm, `bias`; besides
+            ``elementwise_affine=False`` and ``bias=False`` where `leaves_out` has them.
         kind: which of the two it is.
         device_types: where it runs: "cuda", "cpu".
         dtypes: of the input, in which it is meant to be used.
-        half_affine: with half-precision weights it rounds x_hat to their dtype before it scales and shifts.
+        normalized_dims: how many dimensions a normalized_shape may have.
+        leaves_out: the arguments of ``nn.LayerNorm`` that it takes besides, by which it has no parameters or no bias.
+        half_affine: with half-precision weights it may round x_hat to their dtype before it scales and shifts.
         x_hat_from_output: backward computes x_hat from the stored, rounded y instead of from x.
+        half_backward_on: device types where the backward of half-precision inputs rounds what it computes in between
+            to that precision, the sums of dgamma and dbeta over the rows too.
+        batch_dependent_on: device types where the bits of a row may depend on how many rows there are.
+        statistics: y to the mean, if there is one, and the rstd that were saved for the backward; None: not known.
+        kernels: what the names of its CUDA kernels match; None: not known.
         compiled: it goes through ``torch.compile``.
-        half_sums_on: device types where dgamma and dbeta of half-precision inputs are summed in that precision.
+        brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
     """
 
     name: str
-    build: Callable[[int, float], nn.Module]
+    build: Callable[..., nn.Module]
     kind: Literal["layer_norm", "rms_norm"] = "layer_norm"
     device_types: frozenset[str] = ANYWHERE
     dtypes: frozenset[torch.dtype] = ALL_DTYPES
+    normalized_dims: int = 3
+    leaves_out: frozenset[Literal["elementwise_affine", "bias"]] = frozenset()
     compiled: bool = False
     half_affine: bool = False
     x_hat_from_output: bool = False
-    half_sums_on: frozenset[str] = frozenset()
+    half_backward_on: frozenset[str] = frozenset()
+    batch_dependent_on: frozenset[str] = frozenset()
+    statistics: Callable[[torch.Tensor], tuple[torch.Tensor | None, torch.Tensor]] | None = None
+    kernels: str | None = None
+    brought: str = ""
     nightly: bool = True
     missing: Callable[[], str | None] = _always
 
-    def sum_dtype(self, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-        """Return the dtype that bounds the terms which dgamma and dbeta sum over the rows of an input of `dtype`."""
-        return dtype if device.type in self.half_sums_on or self.x_hat_from_output else torch.float32
+    @property
+    def reference(self) -> str:
+        """What `norm_candidate` finds it by."""
+        return self.brought or self.name
+
+    @property
+    def full_name(self) -> str:
+        """Its name among norms of both kinds."""
+        return f"{self.kind}-{self.name}"
 
     def unavailable(self, device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
         """Return why this candidate cannot run on `device` in `dtype`, or None."""
         if dtype not in self.dtypes:
-            return f"{self.name} is not meant for {dtype}: it rounds after every operation"
+            return f"{self.name} is not meant for {dtype}"
         return _unavailable(self.name, self.device_types, self.missing, device)
 
 

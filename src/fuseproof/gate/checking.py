@@ -16,7 +16,6 @@ from fuseproof.run_file import RunFile
 from fuseproof.storage import HistoryError
 from fuseproof.verdicts.night import Night, is_part
 from fuseproof.verdicts.recorded import night_of
-from fuseproof.verdicts.screening import WHOLE
 from fuseproof.verdicts.verdict import Waiver
 
 __all__ = ["checked"]
@@ -63,6 +62,8 @@ def checked(
         past = ledger.nights(before=name)
         recalls = [ledger.recall(before=name)]
     tonight = night_of(name, [run.document for run in newest])
+    if whole_suite and is_part(tonight.selection):
+        tonight = replace(tonight, selection="")
     if name in known:
         tonight = replace(tonight, confirming=known[name].confirming, trusted=known[name].trusted)
     screening, spare = tonight.screening[: settings.replicates], tonight.screening[settings.replicates :]
@@ -72,15 +73,9 @@ def checked(
         settings,
         waivers,
         past,
-        replace(
-            tonight,
-            screening=screening,
-            confirming=(),
-            trusted=(),
-            selection="" if whole_suite and tonight.selection not in WHOLE else tonight.selection,
-        ),
+        replace(tonight, screening=screening, confirming=(), trusted=()),
         paired=bool(confirming),
-        full_selection=whole_suite or not is_part(tonight.selection),
+        full_selection=not is_part(tonight.selection),
         today=today,
         selection=tonight.selection,
         recall=Recall(

@@ -4,11 +4,24 @@ from fuseproof.parity.measures import (
     DTYPES,
     Budget,
     ParityError,
+    again,
     assert_parity,
     assert_rounded,
+    assert_within,
     eps_of,
     round_to,
     spacing,
 )
 
-__all__ = ["DTYPES", "Budget", "ParityError", "assert_parity", "assert_rounded", "eps_of", "round_to", "spacing"]
+__all__ = [
+    "DTYPES",
+    "Budget",
+    "ParityError",
+    "again",
+    "assert_parity",
+    "assert_rounded",
+    "assert_within",
+    "eps_of",
+    "round_to",
+    "spacing",
+]

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-__all__ = ["DTYPES", "Budget", "ParityError", "assert_parity", "assert_rounded", "eps_of", "round_to", "spacing"]
+__all__ = [
+    "DTYPES",
+    "Budget",
+    "ParityError",
+    "again",
+    "assert_parity",
+    "assert_rounded",
+    "assert_within",
+    "eps_of",
+    "round_to",
+    "spacing",
+]
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -30,6 +42,12 @@ class Budget:
 
     factor: float
     reason: str
+
+
+def again() -> str:
+    """Return how the running test is run again, for the end of a message; an empty string outside pytest."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
+    return f'; again: pytest "{test}"' if test else ""
 
 
 def eps_of(dtype: torch.dtype) -> float:
@@ -79,12 +97,15 @@ def assert_parity(
 
 
 def spacing(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the distance of neighbouring `dtype` numbers at `value`, float64; subnormals have the least one's."""
+    """Return the distance of neighbouring `dtype` numbers at `value`, float64; subnormals have the least one's.
+
+    For float64 that is 2^-1022 at least, which is too much for its subnormals.
+    """
     info = torch.finfo(dtype)
     digits, lowest = 1 - round(math.log2(info.eps)), round(math.log2(info.tiny)) + 1
     exponent = torch.frexp(value.double().nan_to_num(0.0, 0.0, 0.0)).exponent
     exponent = torch.where(value == 0, lowest, exponent.clamp(min=lowest))  # frexp gives zero the exponent of 1/2
-    return ((exponent - digits + 1023).long() << 52).view(torch.float64)  # a power of two, by its bits
+    return ((exponent - digits + 1023).clamp(min=1).long() << 52).view(torch.float64)  # a power of two, by its bits
 
 
 def round_to(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -92,8 +113,8 @@ def round_to(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     torch itself goes from FP64 to half precision through FP32, which rounds twice.
     """
-    if dtype == torch.float32:
-        return value.float().double()
+    if dtype in {torch.float32, torch.float64}:
+        return value.to(dtype).double()
     ulp = spacing(value, dtype)
     rounded = (value / ulp).round() * ulp
     infinite = torch.copysign(torch.full_like(rounded, torch.inf), value)
@@ -128,20 +149,45 @@ def assert_rounded(
         ParityError: a value is outside, or the shapes differ.
 
     """
+    allowed = budget.factor * tolerance.nan_to_num(nan=torch.inf)
+    low, high = (round_to(expected + sign * allowed, actual.dtype) for sign in (-1, 1))
+    assert_within(quantity, actual, expected, low, high, budget, case, locate)
+
+
+def assert_within(
+    quantity: str,
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
+    budget: Budget,
+    case: str,
+    locate: Callable[[int], str] = str,
+) -> None:
+    """Raise unless each stored value is within its limits; what is not finite must stand where the oracle has such.
+
+    Args:
+        quantity, actual, expected, case, locate: as in `assert_rounded`.
+        low, high: the least and the greatest right value, float64, same shape.
+        budget: why not less and not more.
+
+    Raises:
+        ParityError: a value is outside, or the shapes differ.
+
+    """
     if actual.shape != expected.shape:
         raise ParityError(f"{quantity}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)} ({case})")
-    stored, allowed = actual.double(), budget.factor * tolerance.nan_to_num(nan=torch.inf)
-    low, high = (round_to(expected + sign * allowed, actual.dtype) for sign in (-1, 1))
+    stored = actual.double()
     right = torch.where(expected.isfinite(), (low <= stored) & (stored <= high), ~stored.isfinite())
     if bool(right.all()):
         return
     error = torch.where(right, 0.0, (stored - expected).abs())
-    whole = allowed + spacing(expected, actual.dtype) / 2
+    whole = torch.maximum(torch.maximum(high - expected, expected - low), spacing(expected, actual.dtype) / 2)
     ratio = torch.where(right, 0.0, (error / whole).nan_to_num(nan=torch.inf, posinf=torch.inf))
     worst = int(ratio.argmax())
     raise ParityError(
         f"{quantity}: {int((~right).sum())} of {right.numel()} elements beyond the budget; worst at {locate(worst)}: "
         f"got {stored[worst].item():.9g}, oracle {expected[worst].item():.9g}, error {error[worst].item():.3g} = "
-        f"{ratio[worst].item():.3g} x budget {whole[worst].item():.3g}, half a unit of {actual.dtype} included "
+        f"{ratio[worst].item():.3g} x budget {whole[worst].item():.3g}, the rounding to {actual.dtype} included "
         f"(budget: {budget.reason}) ({case})"
     )

@@ -10,8 +10,9 @@ import torch
 from fuseproof.oracle import AdamHyper, adam_update
 from fuseproof.parity import round_to
 from fuseproof.parity.adam.bounds import Tracked, advance
+from fuseproof.parity.factors import factor_of
 
-__all__ = ["factor_of", "nature_of"]
+__all__ = ["nature_of"]
 
 _NEARLY_ALL = 0.98  # of the elements agree with a hypothesis before it is named
 
@@ -53,21 +54,6 @@ def nature_of(
         if float(agrees(before.param + update).double().mean()) >= _NEARLY_ALL:
             return f"it agrees with {name}"
     return factor_of("update", actual - before.param, wanted.update)
-
-
-def factor_of(quantity: str, actual: torch.Tensor, wanted: torch.Tensor) -> str:
-    """Return by how much a quantity is scaled, in words; an empty string where that does not explain its errors."""
-    usable = actual.isfinite() & wanted.isfinite()
-    wanted = wanted[usable]
-    rest, norm = actual[usable] - wanted, float((wanted * wanted).sum())
-    if norm == 0:
-        return ""
-    factor = float((rest * wanted).sum()) / norm
-    left = rest - factor * wanted
-    if float((left * left).sum()) > 0.1 * float((rest * rest).sum()):
-        return ""
-    words = f"{quantity} {abs(factor):.3g} times itself too {'large' if factor > 0 else 'small'}"
-    return f"{words}: looks like a constant factor"
 
 
 def _hypotheses(before: Tracked, grad: torch.Tensor, step: int, hyper: AdamHyper) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,23 @@
+"""Ways in which the same values lie in memory."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["channels_last", "shifted", "transposed"]
+
+
+def channels_last(values: torch.Tensor) -> torch.Tensor:
+    """Return a copy of an ``(n, c, h, w)`` tensor in channels-last order."""
+    return values.contiguous(memory_format=torch.channels_last)
+
+
+def transposed(values: torch.Tensor, dim: int = 1) -> torch.Tensor:
+    """Return a copy whose first dimension changes places with `dim` in memory."""
+    return values.transpose(0, dim).contiguous().transpose(0, dim)
+
+
+def shifted(values: torch.Tensor) -> torch.Tensor:
+    """Return a copy one element into a larger storage of zeros: nothing is aligned for vector loads."""
+    storage = torch.zeros(values.numel() + 2, dtype=values.dtype, device=values.device)
+    return storage[1:-1].view(values.shape).copy_(values)

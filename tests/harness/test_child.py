@@ -1,0 +1,147 @@
+"""A check in a process of its own: what it says, and what its end says where it cannot speak any more."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fuseproof.parity import ParityError
+from fuseproof.parity.child import ChildError, run_in_child
+from fuseproof.parity.forks import fork_server
+
+CHECKS = """
+import os, signal, time
+from fuseproof.parity import ParityError
+
+def right(*arguments):
+    assert arguments == (1, "two", [3.5], {"four": None}), arguments
+
+def wrong(quantity):
+    raise ParityError(f"{quantity}: off")
+
+def refused():
+    raise RuntimeError("CUDA error: invalid configuration argument")
+
+def mistaken():
+    return {}["key"]
+
+def killed():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def gone():
+    os.write(2, b"first\\nterminate called\\n")
+    os._exit(3)
+
+def hanging():
+    time.sleep(60)
+
+def untouched(preloaded):
+    import sys, torch
+    assert preloaded in sys.modules
+    assert not torch.cuda.is_initialized()
+    assert not torch.cuda._is_in_bad_fork()
+
+def here(pid, name, value):
+    assert os.getpid() != pid
+    assert os.environ[name] == value
+"""
+
+
+@pytest.fixture(autouse=True)
+def checks(tmp_path, monkeypatch):
+    """A module with checks on the import path of this process."""
+    (tmp_path / "checks_for_child.py").write_text(CHECKS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_right_answer_is_silent():
+    """The arguments arrive as they were given."""
+    run_in_child("checks_for_child:right", 1, "two", [3.5], {"four": None})
+
+
+def test_it_is_another_process_with_this_environment(monkeypatch):
+    """The GPU that a worker was given is a variable of its environment: the child has it too."""
+    monkeypatch.setenv("FOR_THE_CHILD", "its value")
+    run_in_child("checks_for_child:here", os.getpid(), "FOR_THE_CHILD", "its value")
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments", "message"),
+    [
+        pytest.param("wrong", ("dx",), r"^dx: off$", id="its-own-sentence"),
+        pytest.param("right", (), r"AssertionError: \(\)", id="assertion"),
+        pytest.param("refused", (), r"RuntimeError: CUDA error: invalid configuration argument", id="cuda-error"),
+        pytest.param("killed", (), r"killed\(\): its process was ended by SIGSEGV: ", id="killed"),
+        pytest.param("gone", (), r"ended with status 3: first \| terminate called$", id="gone"),
+    ],
+)
+def test_a_wrong_answer_is_a_parity_error(check, arguments, message):
+    """What the check says comes back word for word; a process that died is a wrong answer too."""
+    with pytest.raises(ParityError, match=message):
+        run_in_child(f"checks_for_child:{check}", *arguments)
+
+
+def test_a_child_that_hangs_is_ended():
+    """Waiting for ever would stop the session."""
+    with pytest.raises(ParityError, match=r"hanging\(\): no answer from its process after 2 s"):
+        run_in_child("checks_for_child:hanging", longest_s=2)
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        pytest.param("checks_for_child:mistaken", "KeyError: 'key'", id="mistake"),
+        pytest.param("checks_for_child:absent", "there is no such check: module 'checks_for_child'", id="no-function"),
+        pytest.param("no_such_module:right", "there is no such check: No module named 'no_such", id="no-module"),
+    ],
+)
+def test_a_broken_check_is_no_verdict(check, message):
+    """An expected failure must not hide a mistake in the check: it is no ParityError."""
+    with pytest.raises(ChildError, match=message):
+        run_in_child(check)
+
+
+def test_what_children_need_is_imported_before_they_are_there():
+    """And nothing of it has touched CUDA, which no child could use then."""
+    run_in_child("checks_for_child:untouched", "fuseproof.parity.adam.gpu")
+
+
+def test_a_server_that_has_ended_is_replaced():
+    """One lost process does not lose the session."""
+    first = fork_server()
+    os.kill(first.process_id, signal.SIGKILL)
+    while first.alive():
+        time.sleep(0.01)
+    run_in_child("checks_for_child:right", 1, "two", [3.5], {"four": None})
+
+    assert fork_server() is not first
+
+
+def test_nothing_outlives_the_process_that_asks():
+    """A session that is killed leaves neither the server behind nor the child that was running."""
+    session = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from fuseproof.parity.child import run_in_child\n"
+            "from fuseproof.parity.forks import fork_server\n"
+            "print(fork_server().process_id, flush=True)\n"
+            "run_in_child('time:sleep', 60)",
+        ],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    server = int(session.stdout.readline())
+    time.sleep(0.5)  # the child is on its way
+    session.kill()
+    session.wait()
+    session.stdout.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{server}/stat").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    assert not Path(f"/proc/{server}/stat").exists()

@@ -1,0 +1,150 @@
+"""Every LayerNorm and RMSNorm in use: saved, copied, traced, exported, half frozen, differentiated twice."""
+
+import copy
+import io
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fuseproof.parity import DTYPES
+from fuseproof.parity.bits import same_bits
+from fuseproof.parity.norm import NORM_DTYPES, REGIMES, case_of, judge, run
+from fuseproof.parity.norm.checks import build
+from fuseproof.parity.norm.life import check_second_derivative
+
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("norm_case")]
+
+USUAL = REGIMES["usual"]
+QUANTITIES = ("y", "dx", "dgamma", "dbeta")
+by_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def usual(norm, dtype, device, rows=37):
+    """Return the usual inputs of so many rows."""
+    return USUAL.inputs((rows,), (257,), NORM_DTYPES[dtype], device).of(norm.kind)
+
+
+def assert_same(one, other):
+    """Compare all that two runs returned bit by bit."""
+    for quantity in QUANTITIES:
+        first, second = getattr(one, quantity), getattr(other, quantity)
+        assert (first is None) == (second is None), quantity
+        assert first is None or same_bits(first, second), quantity
+
+
+def by_state_dict(norm, module, inputs):
+    """Load the state into a new module."""
+    other = build(norm, replace(inputs, gamma=torch.zeros_like(inputs.gamma)))
+    other.load_state_dict(module.state_dict())
+    return other
+
+
+def by_file(norm, module, inputs):
+    """The same through bytes, onto the CPU first, as checkpoints are loaded."""
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    other = build(norm, replace(inputs, gamma=torch.zeros_like(inputs.gamma)))
+    other.load_state_dict(torch.load(file, map_location="cpu"))
+    return other
+
+
+def by_deepcopy(norm, module, inputs):
+    """Copy the module."""
+    return copy.deepcopy(module)
+
+
+def by_pickle(norm, module, inputs):
+    """Pickle the module."""
+    return pickle.loads(pickle.dumps(module))
+
+
+@pytest.mark.parametrize("way", [by_state_dict, by_file, by_deepcopy, by_pickle], ids=lambda way: way.__name__)
+@by_dtype
+def test_a_copy_does_the_same(norm, dtype, way, device):
+    """Saved and loaded, or copied, a norm returns the same bits, forward and backward."""
+    inputs = usual(norm, dtype, device)
+    module = build(norm, inputs)
+    first = run(norm, inputs, module)
+
+    assert_same(run(norm, inputs, way(norm, module, inputs)), first)
+
+
+def test_its_state_is_torch_s(norm, device):
+    """Checkpoints go from torch's norm to this one and back: the same names and shapes."""
+    inputs = usual(norm, "fp32", device)
+    kind = torch.nn.LayerNorm if norm.kind == "layer_norm" else torch.nn.RMSNorm
+    torch_s, module = kind(257).to(device), build(norm, inputs)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    torch_s.load_state_dict(state)
+
+    module.load_state_dict(torch_s.state_dict())
+    assert all(same_bits(state[name], value) for name, value in module.state_dict().items())
+
+
+@by_dtype
+def test_without_autograd(norm, dtype, device):
+    """Under no_grad and inference_mode, and in evaluation, y has the same bits."""
+    inputs = usual(norm, dtype, device)
+    module = build(norm, inputs)
+    expected = run(norm, inputs, module).y
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert same_bits(module(inputs.x), expected)
+    assert same_bits(module.eval()(inputs.x).detach(), expected)
+
+
+@by_dtype
+def test_gradients_that_nobody_asks_for(norm, dtype, device):
+    """With frozen parameters dx is the same, and with an input that needs no gradient dgamma and dbeta are."""
+    inputs = usual(norm, dtype, device)
+    expected = run(norm, inputs)
+    for frozen in ("x", "parameters"):
+        module = build(norm, inputs)
+        module.requires_grad_(frozen == "x")
+        x = inputs.x.clone().requires_grad_(frozen == "parameters")
+        module(x).backward(inputs.dy)
+        if frozen == "parameters":
+            assert same_bits(x.grad, expected.dx)
+        else:
+            assert same_bits(module.get_parameter("weight").grad, expected.dgamma)
+
+
+@by_dtype
+def test_gradients_add_up(norm, dtype, device):
+    """Two backwards leave twice the gradient."""
+    inputs = usual(norm, dtype, device)
+    module = build(norm, inputs)
+    for _ in range(2):
+        module(inputs.x.clone().requires_grad_()).backward(inputs.dy)
+
+    assert same_bits(module.get_parameter("weight").grad, 2 * run(norm, inputs).dgamma)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_second_derivative(norm, dtype, device):
+    """A gradient penalty gets the right values or an error: never zero in silence."""
+    check_second_derivative(norm, NORM_DTYPES[dtype], device)
+
+
+def traced(module, x):
+    """Trace the module."""
+    return torch.jit.trace(module, x)
+
+
+def exported(module, x):
+    """Export the module for any number of rows."""
+    return torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
+
+
+@pytest.mark.parametrize("way", [traced, exported], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_other_batch_sizes_after_tracing(norm, dtype, way, device):
+    """Traced or exported with 4 rows, a norm of 37 is right, forward and backward: no size was written down."""
+    module = way(build(norm, usual(norm, dtype, device, rows=4)), usual(norm, dtype, device, rows=4).x)
+    inputs = usual(norm, dtype, device)
+    outputs = run(replace(norm, statistics=None), inputs, module)
+
+    judge(norm, inputs, outputs, case_of(norm, inputs, way.__name__))

@@ -1,0 +1,144 @@
+"""Every LayerNorm and RMSNorm over shapes on both sides of each boundary: rows, columns, dimensions, parameters."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fuseproof.parity import DTYPES
+from fuseproof.parity.norm import REGIMES, check, check_regime
+from fuseproof.parity.norm.apart import check_beyond_2_to_31, check_empty
+from fuseproof.parity.norm.life import check_written
+from fuseproof.parity.norm.regimes import SEED
+
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("norm_case")]
+
+USUAL = REGIMES["usual"]
+by_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+# Sums over rows are cut into parts of 16, 32, 64, 128, 256 and 512 rows; a grid has at most 65,535 blocks.
+ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)
+MANY_ROWS = (65_535, 65_536, 65_537, 131_073)
+# Rows are read by 32 lanes, 128 threads, and vectors of 2, 4 and 8; Apex's half kernel by 8 x 128. Odd ones in between.
+COLUMNS = sorted({100, 768, 1000, 1536, 3000, 65_536} | {2**k + beside for k in range(1, 16) for beside in (-1, 0, 1)})
+DIMENSIONS = {
+    "1d_of_1": ((), (64,)),
+    "2d": ((3,), (64,)),
+    "3d": ((2, 3), (65,)),
+    "4d": ((2, 1, 3), (64,)),
+    "5d": ((2, 1, 3, 2), (33,)),
+    "all_of_2d": ((), (3, 7)),
+    "2_of_3d": ((5,), (3, 7)),
+    "2_of_4d": ((2, 3), (8, 4)),
+    "3_of_3d": ((), (2, 3, 7)),
+    "3_of_4d": ((5,), (4, 3, 8)),
+    "3_of_5d": ((2, 3), (2, 3, 5)),
+    "dimensions_of_1": ((1, 3, 1), (1, 8)),
+    "one_element": ((4,), (1, 1, 1)),
+}
+EMPTY = {
+    "no_rows": ((0,), (64,)),
+    "no_rows_in_between": ((3, 0), (512,)),
+    "no_rows_2_dimensions": ((0,), (4, 8)),
+    "no_columns": ((5,), (0,)),
+}
+
+
+def skip_dimensions(norm, normalized_shape):
+    """Skip where the norm has fewer dimensions than that."""
+    if len(normalized_shape) > norm.normalized_dims:
+        pytest.skip(f"{norm.name} normalizes over {norm.normalized_dims} dimension only")
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@by_dtype
+def test_rows(norm, dtype, rows, device):
+    """Every row is normalized, and counts in dgamma and dbeta, however many there are."""
+    check_regime(norm, USUAL, DTYPES[dtype], device, leading=(rows,), normalized_shape=(33,))
+
+
+@pytest.mark.parametrize("columns", [5, 8])
+@pytest.mark.parametrize("rows", MANY_ROWS)
+@by_dtype
+def test_rows_beyond_a_grid(norm, dtype, rows, columns, device):
+    """On both sides of 65,535 and 131,072 rows the last ones are normalized and count too."""
+    check_regime(norm, USUAL, DTYPES[dtype], device, leading=(rows,), normalized_shape=(columns,))
+
+
+@pytest.mark.parametrize("rows", MANY_ROWS)
+@by_dtype
+def test_the_last_of_many_rows_counts(norm, dtype, rows, device):
+    """With a gradient in the last row alone, dgamma and dbeta are that row's."""
+    check_regime(norm, REGIMES["dy_last_row"], DTYPES[dtype], device, leading=(rows,), normalized_shape=(5,))
+
+
+@pytest.mark.parametrize("rows", [2048, 4097])
+@by_dtype
+def test_sums_over_many_rows_do_not_stop(norm, dtype, rows, device):
+    """A sum of ones in BF16 stops at 256, in FP16 at 2,048: dbeta of ones is the number of rows."""
+    check_regime(norm, REGIMES["dy_ones"], DTYPES[dtype], device, leading=(rows,), normalized_shape=(8,))
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@by_dtype
+def test_columns(norm, dtype, columns, device):
+    """Every column is read and written, whatever vectors and blocks rows are cut into."""
+    check_regime(norm, USUAL, DTYPES[dtype], device, leading=(5,), normalized_shape=(columns,))
+
+
+@pytest.mark.parametrize("columns", [8192, 65_536])
+def test_large_mean_of_long_rows(norm, columns, device):
+    """With a mean of 1e5 standard deviations y is off by 4 eps of it at most, however long the row is."""
+    check_regime(norm, REGIMES["large_mean"], torch.float32, device, leading=(5,), normalized_shape=(columns,))
+
+
+@pytest.mark.parametrize("dimensions", DIMENSIONS)
+@by_dtype
+def test_dimensions(norm, dtype, dimensions, device):
+    """Of tensors with one to five dimensions the last one to three are normalized together."""
+    leading, normalized_shape = DIMENSIONS[dimensions]
+    skip_dimensions(norm, normalized_shape)
+    check_regime(norm, USUAL, DTYPES[dtype], device, leading=leading, normalized_shape=normalized_shape)
+
+
+@pytest.mark.parametrize("left_out", ["elementwise_affine", "bias"])
+@pytest.mark.parametrize("regime", ["usual", "large_mean", "dy_one_sign"])
+@by_dtype
+def test_without_parameters(norm, dtype, regime, left_out, device):
+    """Without its parameters, or without bias alone, a norm is one with gamma 1 and beta 0."""
+    if left_out not in norm.leaves_out:
+        pytest.skip(f"{norm.name} takes no {left_out}=False")
+    inputs = REGIMES[regime].inputs((37,), (257,), DTYPES[dtype], device).of(norm.kind)
+    inputs = replace(inputs, beta=None, gamma=None if left_out == "elementwise_affine" else inputs.gamma)
+    check(norm, inputs, f"{left_out}=False, {regime}, seed {SEED}")
+
+
+@pytest.mark.filterwarnings("ignore:var\\(\\). degrees of freedom")  # what torch.var says of nothing
+@pytest.mark.parametrize("empty", EMPTY)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_no_rows(norm, dtype, empty, device):
+    """Of an empty batch comes an empty result and zero gradients; the next call finds CUDA as it was."""
+    leading, normalized_shape = EMPTY[empty]
+    skip_dimensions(norm, normalized_shape)
+    check_empty(norm, leading, normalized_shape, dtype, device)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 3), (5, 33), (37, 257), (300, 1000)], ids=lambda shape: "x".join(map(str, shape))
+)
+@by_dtype
+def test_all_is_written(norm, dtype, shape, device):
+    """Memory that holds NaN before holds results afterwards: no element is left out, none is read too soon."""
+    check_written(norm, shape[:1], shape[1:], DTYPES[dtype], device)
+
+
+@pytest.mark.huge
+@pytest.mark.fuseproof_full
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_beyond_two_to_the_31_elements(norm, dtype, device):
+    """Rows that 32-bit indices cannot reach are normalized, and count in dgamma and dbeta."""
+    if device.type == "cpu":
+        pytest.skip("2^31 elements are for a GPU: on a CPU they take minutes")
+    if torch.cuda.mem_get_info(device)[0] < 60 * 2**30:
+        pytest.skip("2^31 elements with their gradients and FP64 copies need 60 GiB of free GPU memory")
+    check_beyond_2_to_31(norm, dtype)

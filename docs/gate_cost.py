@@ -2,8 +2,8 @@
 
 Run `python docs/gate_cost.py [RUNS ...]`: it writes a history of that many runs of 500 benchmarks into a temporary
 folder (0.8 MB a run), three runs a night with their verdicts, and measures in fresh processes: first one that has to
-read all new runs, then sessions that find one new night each, of which the quickest counts. Seconds are without the import
-of numpy and scipy; peak RSS is that of the whole process.
+read all new runs, then sessions that find one new night each, of which the quickest counts. Seconds are without the
+import of numpy and scipy; peak RSS is that of the whole process.
 """
 
 import datetime

@@ -211,6 +211,14 @@ def test_few_nights_alone_promise_no_more_than_they_hold():
     assert {"PASS"} == {verdict.label for verdict in in_pairs}
 
 
+def test_noise_of_earlier_segments_is_of_their_newest_20_nights() -> None:
+    """A level that has been accepted keeps the noise of the nights before it, but not of all years."""
+    history = [*pattern(30), accept(tonight_of({0: 5.0}, "accepted"), [pair(0)])]
+    family = build_family(history, TIME, 1)
+
+    assert [family.df[0], family.df[1]] == [19.0, 19.0]  # 20 earlier nights and one; the newest 20 of 31
+
+
 # --- golden cases: the suite ---
 
 

@@ -62,6 +62,8 @@ def checked(
         past = ledger.nights(before=name)
         recalls = [ledger.recall(before=name)]
     tonight = night_of(name, [run.document for run in newest])
+    if whole_suite and is_part(tonight.selection):
+        tonight = replace(tonight, selection="")
     if name in known:
         tonight = replace(tonight, confirming=known[name].confirming, trusted=known[name].trusted)
     screening, spare = tonight.screening[: settings.replicates], tonight.screening[settings.replicates :]
@@ -73,7 +75,7 @@ def checked(
         past,
         replace(tonight, screening=screening, confirming=(), trusted=()),
         paired=bool(confirming),
-        full_selection=whole_suite or not is_part(tonight.selection),
+        full_selection=not is_part(tonight.selection),
         today=today,
         selection=tonight.selection,
         recall=Recall(

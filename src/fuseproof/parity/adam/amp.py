@@ -96,7 +96,7 @@ def check_scaled(
 
     Raises:
         ParityError: a step differs from that with unscaled gradients, or the scale is another.
-        ValueError: torch's scaler unscales no FP16 gradients itself.
+        ValueError, NotImplementedError: torch's scaler unscales no FP16 gradients itself, and on CUDA none of BF16.
 
     """
     regime = replace(

@@ -15,6 +15,10 @@ from fuseproof.parity import ParityError
 from fuseproof.parity.adam.life import LOADED, resume_by_another
 from fuseproof.parity.forks import fork_server
 
+HEADS = {
+    "whole": "Whole, with the saved groups, which bring flags along (so that a fused one is unfused from then on):",
+    "state_alone": "The state alone, into groups of one's own:",
+}
 SHORT = {"the same bits": "bits", "the same but for roundings": "roundings"}
 
 
@@ -45,7 +49,7 @@ def main() -> None:
         f"{machine.identify().slug}, " + ", ".join(f"{k} {software[k]}" for k in ("torch", "apex") if software.get(k))
     )
     for loaded in LOADED:
-        print(f"\n{loaded}:\n\n| state of \\ goes on | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+        print(f"\n{HEADS[loaded]}\n\n| state of \\ goes on | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
         for source in names:
             cells = []
             for target in names:

@@ -495,7 +495,7 @@ class ExpAvgSqRoundedToBf16(Right):
 
 @bug(
     frozenset({"fp16"}),
-    "in FP32 nothing is wrong; in BF16 parameters' own roundings are larger: 1.03 times the error of FP32 moments",
+    "in FP32 nothing is wrong; in BF16 parameters' own roundings are larger: 1.04 times the error of FP32 moments",
     record={"moments": "parameter"},
 )
 class MomentsInTheParametersDtypeAsRecorded(Right):
@@ -1083,10 +1083,16 @@ class HalfMoments(Right):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", [Right, HalfMoments])
 def test_right_adam_with_state_of_its_own_passes(kind, dtype):
-    """Its moments may be FP32 or the parameter's: nothing says which, so the way may be either's."""
-    battery_of = battery(record_of(hiding(kind), "hiding", moments="parameter"), dtype)
-    for check in (check for name, check in battery_of if name not in {"overflow", "grad_scaler"}):
+    """Its moments may be FP32 or the parameter's: nothing says which, so the way may be either's, but for FP16."""
+    checks = dict(battery(record_of(hiding(kind), "hiding", moments="parameter"), dtype))
+    beside_fp32 = checks.pop("as_with_fp32_state", None)
+    for check in (check for name, check in checks.items() if name != "overflow" and "scaler" not in name):
         check()
+    if beside_fp32 and kind is HalfMoments and dtype == "fp16":
+        with pytest.raises(ParityError, match="after 100 steps parameters are off by"):
+            beside_fp32()
+    elif beside_fp32:
+        beside_fp32()
 
 
 def meddled(what):

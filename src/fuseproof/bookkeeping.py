@@ -7,11 +7,12 @@ its comparison goes by test names. So its options are taken over before it reads
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,9 @@ class Bookkeeper:
 
     Attributes:
         asked, history: from `take_over`.
-        baselines: the runs to compare with, oldest first.
+        baselines: the runs to compare with, oldest first; without names the newest night, and as many older ones as
+            were needed to find each benchmark.
         notes: lines for the header and the summary.
-        set_aside: files of the history that are not used.
         night: the session's; several processes are one night where FUSEPROOF_NIGHT says so.
         selection: what the command line asks for.
         gated: whether verdicts are asked for.
@@ -115,9 +116,9 @@ class Bookkeeper:
     selection: Selection
     baselines: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    set_aside: list[SetAside] = field(default_factory=list)
     night: str = field(default_factory=lambda: os.environ.get(NIGHT) or secrets.token_hex(4))
     gated: bool = False
+    _nights: Iterator[tuple[list[Run], list[SetAside]]] = field(default=iter(()), repr=False)
 
     def find_baselines(self) -> None:
         """Find the runs to compare with, and say which they are or why there are none.
@@ -131,24 +132,36 @@ class Bookkeeper:
         slug = machine.identify().slug
         try:
             if self.asked.compare is True:
-                self.baselines, self.set_aside = self.history.newest(slug, _NIGHTS)
+                self._set_aside(self.history.unnamed(slug))
+                self._nights = itertools.islice(self.history.newest_first(slug), _NIGHTS)
+                while not self.baselines and self._reach_back():
+                    pass
             else:
-                self.baselines, self.set_aside = self.history.select(slug, str(self.asked.compare))
+                self.baselines, unreadable = self.history.select(slug, str(self.asked.compare))
                 if not self.baselines:  # a run that was named and cannot be read is no reason to compare with nothing
-                    raise HistoryError("; ".join(each.reason for each in self.set_aside))
+                    raise HistoryError("; ".join(each.reason for each in unreadable))
+                self._set_aside(unreadable)
         except HistoryError as error:
             raise pytest.UsageError(str(error)) from None
-        self.notes += [f"set aside: {each.reason}" for each in self.set_aside]
         if self.baselines and self.asked.compare is True:
             newest = self.baselines[-1]
-            older = f"; what it lacks with the newest of the {len(self.baselines) - 1} before" * (
-                len(self.baselines) > 1
-            )
+            older = "; what it lacks with the newest run that has it"
             self.notes.append(f"comparing with {_shown(newest.file.path)} ({_software(newest)}){older}")
         elif self.baselines:
             self.notes += [f"comparing with {_shown(run.file.path)} ({_software(run)})" for run in self.baselines]
         else:
             self.notes.append(self._nothing_to_compare(slug))
+
+    def _reach_back(self) -> bool:
+        """Read the next older night; False where there is none, or none within reach."""
+        for readable, unreadable in self._nights:
+            self.baselines[:0] = readable
+            self._set_aside(unreadable)
+            return True
+        return False
+
+    def _set_aside(self, unused: list[SetAside]) -> None:
+        self.notes += [f"set aside: {each.reason}" for each in unused]
 
     def _nothing_to_compare(self, slug: str) -> str:
         others = {name: count for name, count in self.history.machines().items() if name != slug}
@@ -189,8 +202,15 @@ class Bookkeeper:
 
     def _matches(self, record: Mapping[str, Any]) -> list[tuple[Run, dict[str, Any]]]:
         """Return the stored benchmarks to compare a record with: of all runs that were named, else the newest."""
-        pairs = [(run, stored) for run in self.baselines if (stored := self.comparable(record, run))]
-        return pairs[-1:] if self.asked.compare is True else pairs
+
+        def pairs() -> list[tuple[Run, dict[str, Any]]]:
+            return [(run, stored) for run in self.baselines if (stored := self.comparable(record, run))]
+
+        if self.asked.compare is not True:
+            return pairs()
+        while not (found := pairs()) and self._reach_back():
+            pass
+        return found[-1:]
 
     def block(self, measured: Mapping[str, Any]) -> dict[str, Any]:
         """Return the `fuseproof` block of a run file."""

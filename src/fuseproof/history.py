@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -139,6 +139,14 @@ class History:
             raise HistoryError(f"{shown(file.path)}: {fault.what}; {fault.mend}")
         return document
 
+    def newest_first(self, machine: str) -> Iterator[tuple[list[Run], list[SetAside]]]:
+        """Yield each night's readable runs, oldest first, and what of it is set aside; the newest night comes first.
+
+        Files are opened as nights are asked for.
+        """
+        for files in reversed(self.nights(machine).values()):
+            yield _load_each(files)
+
     def newest(self, machine: str, nights: int = 1) -> tuple[list[Run], list[SetAside]]:
         """Return the runs of the newest `nights` nights, oldest first, and what was set aside on the way.
 
@@ -147,14 +155,11 @@ class History:
         """
         runs: list[Run] = []
         set_aside = self.unnamed(machine)
-        wanted = nights
-        for files in reversed(self.nights(machine).values()):
-            if wanted <= 0:
-                break
-            readable, unreadable = _load_each(files)
-            runs += readable
-            set_aside += unreadable
-            wanted -= bool(readable)
+        found = self.newest_first(machine)
+        while nights > 0 and (night := next(found, None)) is not None:
+            runs += night[0]
+            set_aside += night[1]
+            nights -= bool(night[0])
         return sorted(runs, key=lambda run: run.file.order), set_aside
 
     def select(self, machine: str, spec: str) -> tuple[list[Run], list[SetAside]]:

@@ -267,7 +267,7 @@ def test_a_narrow_run_does_not_hide_the_older_one(project: Project) -> None:
     project.run("--benchmark-autosave", "test_two.py")
     text = project.run("--benchmark-compare")
     assert "compared 2 of 2 benchmarks" in text
-    assert "what it lacks with the newest of the 1 before" in text
+    assert "what it lacks with the newest run that has it" in text
 
 
 @pytest.mark.parametrize("demand", ["--fuseproof-require=baseline", "--benchmark-compare-fail=median:1%"])

@@ -1,4 +1,6 @@
-"""This repository's short option names; fixtures that others need live in the package."""
+"""This repository's short option names, and which benchmarks its nights judge; fixtures live in the package."""
+
+from typing import Any
 
 import pytest
 
@@ -7,6 +9,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add short names for the plugin's options."""
     group = parser.getgroup("fuseproof")
     group.addoption("--full", action="store_true", dest="fuseproof_full", help="short for --fuseproof-full")
+    group.addoption("--coverage", action="store_true", dest="fuseproof_coverage", help="short for --fuseproof-coverage")
+    modes = ("fail", "warn", "off")
+    group.addoption("--gate", choices=modes, dest="fuseproof_gate", help="short for --fuseproof-gate")
+    group.addoption("--gate-json", metavar="FILE", dest="fuseproof_gate_json", help="short for --fuseproof-gate-json")
     for name, metavar in (("require", "WHAT"), ("adam", "NAME=MODULE:ATTR"), ("layer-norm", "NAME=MODULE:ATTR")):
         group.addoption(
             f"--{name}",
@@ -16,3 +22,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             metavar=metavar,
             help=f"short for --fuseproof-{name}",
         )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the night's share of the benchmarks: ``-m fuseproof_gate``."""
+    for item in items:
+        choice = GATE.get(getattr(item, "originalname", ""))
+        if choice is not None and choice(**item.callspec.params):  # type: ignore[attr-defined]
+            item.add_marker("fuseproof_gate")
+
+
+# 45 keys on an H200 with Apex. A stage takes 0.4 to 2.6 s there, so of gpt2_small's the first and the last of the
+# ladder; a kernel 0.1 to 1 s, but tensor by tensor, or in many launches over 2,000 tensors, 1 to 4 s: fused ones only.
+# LayerNorm from primitives and gpt2_medium's parameters say nothing of a fused kernel that the others do not.
+
+
+def _iteration(stage: Any, size: Any, **_: Any) -> bool:
+    night = {"tiny", "launch_bound"}
+    return not stage.full and (
+        size.name in night or (size.name == "gpt2_small" and stage.name in {"1_adam_fp32", "4_amp_bf16"})
+    )
+
+
+def _adam_step(adam: Any, parameter_set: str) -> bool:
+    if adam.launches_per_tensor or not adam.nightly:
+        return False
+    return parameter_set in {"gpt2_small", "10m"} or (
+        parameter_set == "2000x64" and adam.name not in {"torch_default", "torch_foreach"}
+    )
+
+
+def _layer_norm(layer_norm: Any, shape: Any, dtype: str, **_: Any) -> bool:
+    return layer_norm.nightly and layer_norm.name != "primitive" and not shape.full and dtype != "fp16"
+
+
+GATE = {"test_training_iteration": _iteration, "test_adam_step": _adam_step, "test_layer_norm": _layer_norm}

@@ -101,23 +101,28 @@ def by_sigma(hits: Flags) -> str:
 
 
 def blocked(
-    rule: str, world: World, nights: list[tuple[Floats, Floats]], in_pairs: Floats, shift: Floats | float
+    rule: str,
+    world: World,
+    nights: list[tuple[Floats, Floats, Floats]],
+    in_pairs: tuple[Floats, Floats],
+    shift: Floats | float,
 ) -> Flags:
     """Return what blocks under a rule if all benchmarks are slower by `shift`.
 
-    `nights` holds (d - c, D) of two nights, `in_pairs` the median pair differences of the first.
+    `nights` holds (d - c, D, own bound) of two nights, `in_pairs` the median pair differences of the first and theirs.
     """
-    screen, block = world.unpaired.screen, world.unpaired.block
-    suspect, again = (excess + shift > screen for excess, _ in nights)
+    screen = world.unpaired.screen
+    suspect, again = (excess + shift > screen for excess, _, _ in nights)
     if rule == "paired":
-        return np.asarray(suspect & (in_pairs + shift > world.paired.block))
+        return np.asarray(suspect & (in_pairs[0] + shift > np.maximum(world.paired.block, in_pairs[1])))
+    block, later = (np.maximum(world.unpaired.block, own) for _, _, own in nights)
     first = suspect & (nights[0][1] + shift > block)
     if rule == "unpaired":
         return np.asarray(first)
     df = world.cell.nights - 1.0
     proof = bounds.is_proven(nights[0][1] + shift, block, df, held=False)
     held = first & (proof > 0)
-    next_night = bounds.is_proven(nights[1][1] + shift, block, df, held)
+    next_night = bounds.is_proven(nights[1][1] + shift, later, df, held)
     return np.asarray((first & (proof == 2)) | (again & (next_night == 2)))
 
 
@@ -132,13 +137,20 @@ def nightly(cell: Cell, suites: int) -> dict[str, tuple[Flags, list[Flags], Flag
         nights = []
         for night in (cell.nights, cell.nights + 1):
             d, _, c = world.screened(night)
-            z = np.median(world.processes(night, bounds.UNPAIRED_PROCESSES), axis=1) - world.base.center_ln - c
-            nights.append((d - c, z))
+            z = world.processes(night, bounds.UNPAIRED_PROCESSES)
+            nights.append(
+                (
+                    d - c,
+                    np.median(z, axis=1) - world.base.center_ln - c,
+                    bounds.own_bound(z, world.within, world.within_nu, 1),
+                )
+            )
         night = cell.nights
         pairs = world.processes(night, 15) - world.processes(night, 15)
         medians = [np.median(pairs[:, :count], axis=1) for count in bounds.PAIR_COUNTS]
         chosen = [world.paired.processes == count for count in bounds.PAIR_COUNTS]
-        in_pairs = np.select(chosen, medians)
+        own = [bounds.own_bound(pairs[:, :n], 2 * world.within, world.within_nu, 1) for n in bounds.PAIR_COUNTS]
+        in_pairs = np.select(chosen, medians), np.select(chosen, own)
         for rule in rules:
             false[rule].append(np.asarray(blocked(rule, world, nights, in_pairs, 0.0).any(axis=1)))
             limits = world.paired if rule == "paired" else world.unpaired

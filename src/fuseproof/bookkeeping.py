@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from fuseproof import machine, preflight
-from fuseproof.history import History, HistoryError, Run, SetAside
+from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside
 from fuseproof.run_schema import SCHEMA
+from fuseproof.selection import Selection
 
 __all__ = ["Asked", "Bookkeeper", "take_over"]
 
-NIGHT = "FUSEPROOF_NIGHT"
 _NIGHTS = 20  # how far back a benchmark is looked for that newer runs lack
 _DEFAULT_STORAGE = "file://./.benchmarks"
 
@@ -103,15 +103,21 @@ class Bookkeeper:
         asked, history: from `take_over`.
         baselines: the runs to compare with, oldest first.
         notes: lines for the header and the summary.
+        set_aside: files of the history that are not used.
+        night: the session's; several processes are one night where FUSEPROOF_NIGHT says so.
+        selection: what the command line asks for.
+        gated: whether verdicts are asked for.
 
     """
 
     asked: Asked
     history: History
+    selection: Selection
     baselines: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
     night: str = field(default_factory=lambda: os.environ.get(NIGHT) or secrets.token_hex(4))
+    gated: bool = False
 
     def find_baselines(self) -> None:
         """Find the runs to compare with, and say which they are or why there are none.
@@ -191,7 +197,7 @@ class Bookkeeper:
         here = machine.identify()
         return {
             "schema": SCHEMA,
-            "night": self.night,
+            **self.stamp(),
             "machine": here.slug,
             "cpu_model": here.cpu_model,
             "power_limit_w": here.power_limit_w,
@@ -201,26 +207,39 @@ class Bookkeeper:
             **measured,
         }
 
-    def save_session(self, config: pytest.Config) -> None:
-        """Append this session's benchmarks to the history, as pytest-benchmark's own document.
+    def stamp(self) -> dict[str, Any]:
+        """Return what all processes of one night say alike in their `fuseproof` block."""
+        return {
+            "night": self.night,
+            "gated": self.gated,
+            "selection": str(self.selection),
+            "brought": list(self.selection.brought),
+        }
 
-        Raises:
-            HistoryError: it cannot be written; the message says why, what to do, and where the run is kept meanwhile.
+    def earlier_tonight(self) -> list[dict[str, Any]]:
+        """Return what earlier processes of this night have saved; what cannot be read is named among the notes."""
+        documents = []
+        for file in self.history.nights(machine.identify().slug).get(self.night, []):
+            try:
+                documents.append(self.history.load(file).document)
+            except HistoryError as error:
+                self.notes.append(f"set aside: {error}")
+        return documents
 
-        """
+    def document(self, config: pytest.Config) -> dict[str, Any] | None:
+        """Return this session's benchmarks as pytest-benchmark's own document, None if none ran to its end."""
         finished = [each for each in config._benchmarksession.benchmarks if each]  # type: ignore[attr-defined]
         benchmarks = [each for each in finished if "fuseproof" in each.extra_info]
         if plain := [each.fullname for each in finished if each not in benchmarks]:
             self.notes.append(f"not saved, since only what goes through `measure` has a key: {', '.join(plain)}")
         if not benchmarks:
-            self.notes.append("nothing saved: no benchmark ran to its end")
-            return
+            return None
         hook = config.hook
         machine_info = hook.pytest_benchmark_generate_machine_info(config=config)
         hook.pytest_benchmark_update_machine_info(config=config, machine_info=machine_info)
         commit_info = hook.pytest_benchmark_generate_commit_info(config=config)
         hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit_info)
-        document = hook.pytest_benchmark_generate_json(
+        document: dict[str, Any] = hook.pytest_benchmark_generate_json(
             config=config,
             benchmarks=benchmarks,
             include_data=bool(config.option.benchmark_save_data),
@@ -228,6 +247,18 @@ class Bookkeeper:
             commit_info=commit_info,
         )
         hook.pytest_benchmark_update_json(config=config, benchmarks=benchmarks, output_json=document)
+        return document
+
+    def save(self, document: dict[str, Any] | None) -> None:
+        """Append a run to the history, and say where it is.
+
+        Raises:
+            HistoryError: it cannot be written; the message says why, what to do, and where the run is kept meanwhile.
+
+        """
+        if document is None:
+            self.notes.append("nothing saved: no benchmark ran to its end")
+            return
         try:
             file = self.history.save(machine.identify().slug, document, self.night, self.asked.label or None)
         except HistoryError as error:
@@ -241,15 +272,18 @@ class Bookkeeper:
             pytest.UsageError: an unknown requirement.
 
         """
-        known = ["apex", "baseline", "cuda"]
+        known = ["apex", "baseline", "cuda", "gate"]
         for requirement in requirements:
             if requirement not in known:
                 raise pytest.UsageError(f"--require={requirement}: known are {', '.join(known)}.")
-        hardware = [each for each in requirements if each != "baseline"]
+        hardware = [each for each in requirements if each in ("apex", "cuda")]
         sentences = [f"{' and '.join(hardware)} required: {sentence}" for sentence in preflight.unmet(hardware)]
         if "baseline" in requirements and not self.baselines:
             missing = self.notes[-1] if self.asked.compare else "it needs --benchmark-compare"
             sentences.append(f"baseline required: {missing}")
+        if "gate" in requirements and not self.gated:
+            missing = "it is switched off" if self.asked.compare else "it needs --benchmark-compare"
+            sentences.append(f"gate required: {missing}")
         return sentences
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fuseproof import __version__, preflight
+from fuseproof import __version__, calibrate, nightly, preflight
+from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
 
-# The status of a run that cannot answer the question it was asked; 0 and argparse's 2 are the others.
-CANNOT_ANSWER = 21
+USAGE_ERROR = 2  # argparse's own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,8 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Are the fused kernels still right, and is nothing slower or hungrier, on this GPU?",
     )
     parser.add_argument("--version", action="version", version=f"fuseproof {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_add_doctor,):
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for add in (_add_doctor, calibrate.add, nightly.add, add_check, add_show, add_accept):
         add(commands)
     arguments = parser.parse_args(argv)
     status: int = arguments.run(arguments)
@@ -37,13 +38,21 @@ def _add_doctor(commands: Any) -> None:
         f"{CANNOT_ANSWER} if something is there and does not work.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object: header, broken, findings")
+    parser.add_argument("--require", default="", metavar="WHAT[,WHAT]", help="cuda, apex: what must be there too")
     parser.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    required = [each for each in arguments.require.split(",") if each]
+    if unknown := sorted(set(required) - {"cuda", "apex"}):
+        print(f"fuseproof doctor: --require={unknown[0]}: known are apex, cuda.", file=sys.stderr)
+        return USAGE_ERROR
     report = preflight.examine()
     print(report.to_json() if arguments.json else f"{report.header_line()}\n{report.to_text()}")
-    return CANNOT_ANSWER if report.broken else 0
+    unmet = preflight.unmet(required)
+    for sentence in unmet:
+        print(f"required: {sentence}", file=sys.stderr)
+    return CANNOT_ANSWER if report.broken or unmet else 0
 
 
 if __name__ == "__main__":

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+
+from fuseproof.gate.settings import GateSettings, parse_gate
+from fuseproof.tables import ConfigError, nearest, read_toml, refuse_unknown
 
 __all__ = ["ConfigError", "Settings", "load_settings", "nearest"]
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the message is one sentence: the file, the key, the mend."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +17,12 @@ class Settings:
 
     Attributes:
         history: folder of the run files, relative to pyproject.toml.
+        gate: the table `[tool.fuseproof.gate]`.
 
     """
 
     history: str = "bench_history"
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """Return a half-sentence that helps with a word that is not among the known ones."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}."
+    gate: GateSettings = field(default_factory=GateSettings)
 
 
 def load_settings(root: Path) -> Settings | None:
@@ -41,24 +33,15 @@ def load_settings(root: Path) -> Settings | None:
 
     """
     path = root / "pyproject.toml"
-    try:
-        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}.") from None
-    table = document.get("tool", {})
+    table = (read_toml(path) or {}).get("tool", {})
     if not isinstance(table, dict) or "fuseproof" not in table:
         return None
     values = table["fuseproof"]
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: tool.fuseproof is {values!r}; it is a table, [tool.fuseproof].")
-    known = [each.name for each in fields(Settings)]
-    for name, value in values.items():
-        if name not in known:
-            raise ConfigError(f"{path}: [tool.fuseproof] has no key {name!r}; {nearest(name, known)}")
-        if not isinstance(value, str) or not value:
-            raise ConfigError(f"{path}: [tool.fuseproof] {name} is {value!r}; it takes a non-empty string.")
-    return Settings(**values)
+    where = f"{path}: [tool.fuseproof]"
+    refuse_unknown(where, values, (each.name for each in fields(Settings)))
+    history = values.get("history", Settings.history)
+    if not isinstance(history, str) or not history:
+        raise ConfigError(f"{where} history is {history!r}; it takes a non-empty string.")
+    return Settings(history, parse_gate(values.get("gate", {}), path))

@@ -222,7 +222,7 @@ class ProfilerClock(Clock):
 
     """
 
-    name = "profiled_union/1"
+    name = "profiled_union/2"
     own_metric = "device_time"
     _WARMUP_CALLS = 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -11,14 +11,14 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from fuseproof.candidates import AdamCandidate, NormCandidate
 from fuseproof.measure import Measurements, Plan
-from fuseproof.parity.cases import expect_defect, quiet_device
+from fuseproof.parity.cases import expect_defect, inapplicable, quiet_device
 from fuseproof.parity.norm import NORM_DTYPES
 
-__all__ = ["MEASUREMENTS", "adam_case", "device", "measure", "norm_case"]
+__all__ = ["MEASUREMENTS", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure", "norm_case"]
 
-# Half a minute for every new set of shapes: a dozen cases of their own, and no others.
-_COMPILED = frozenset({"test_compiled_update_matches_fp64", "test_compiled_norm_matches_fp64"})
 MEASUREMENTS = pytest.StashKey[Measurements]()
+PLANTS = pytest.StashKey[Mapping[str, float]]()
+RECORD_PROPERTY = pytest.StashKey[Callable[[str, object], None]]()
 
 
 @pytest.fixture(scope="session")
@@ -27,13 +27,20 @@ def device() -> torch.device:
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _property_recorder(request: pytest.FixtureRequest) -> None:
+    """Keep what records a property of JUnit's suite: the verdicts are known when no test can ask for it any more."""
+    if request.config.option.xmlpath:
+        request.config.stash[RECORD_PROPERTY] = request.getfixturevalue("record_testsuite_property")
+
+
 @pytest.fixture
 def measure(
     benchmark: BenchmarkFixture, device: torch.device, request: pytest.FixtureRequest
 ) -> Callable[[Plan], None]:
     """Measure a plan: ``measure(plan)`` checks the output, times the rounds and records all metrics."""
     stash = request.config.stash
-    measurements = stash.setdefault(MEASUREMENTS, Measurements(device))
+    measurements = stash.setdefault(MEASUREMENTS, Measurements(device, stash.get(PLANTS, {})))
 
     def run(plan: Plan) -> None:
         __tracebackhide__ = True  # a wrong kernel is told by its sentence, not by our frames
@@ -54,11 +61,12 @@ def _case(
     device: torch.device,
     table: str,
 ) -> Iterator[None]:
-    """Skip a compiled candidate where it takes too long, expect the failures of the table beside the test."""
-    if candidate.compiled != (request.node.originalname in _COMPILED):
-        pytest.skip("compiled candidates have tests of their own, the others all the other tests")
-    if candidate.compiled and not request.config.option.fuseproof_full:
+    """Skip what takes too long for a night, expect the failures of the table beside the test."""
+    full = request.config.option.fuseproof_full
+    if candidate.compiled and not full:
         pytest.skip(f"{candidate.name} runs only with --full")
+    if request.node.get_closest_marker("huge") and not full:
+        pytest.skip("tensors of many GiB: only with --full")
     expect_defect(request, name, device, request.path.with_name(table))
     if candidate.compiled:
         torch.compiler.reset()  # after a few sets of shapes the compiler gives up, and eager code runs in silence
@@ -69,11 +77,8 @@ def _case(
 @pytest.fixture
 def adam_case(request: pytest.FixtureRequest, adam: AdamCandidate, device: torch.device) -> Iterator[None]:
     """Skip what this Adam cannot do here, expect the failures that `adam_defects.toml` beside the test lists."""
-    mode = request.node.callspec.params.get("mode")
-    if reason := adam.unavailable(device):
+    if reason := inapplicable(request.node) or adam.unavailable(device):
         pytest.skip(reason)
-    if mode is not None and mode not in adam.decay_modes:
-        pytest.skip(f"{adam.name} has no {mode} weight decay")
     with _case(request, adam, adam.name, device, "adam_defects.toml"):
         yield
 
@@ -82,7 +87,7 @@ def adam_case(request: pytest.FixtureRequest, adam: AdamCandidate, device: torch
 def norm_case(request: pytest.FixtureRequest, norm: NormCandidate, device: torch.device) -> Iterator[None]:
     """Skip what this norm cannot do here, expect the failures that `norm_defects.toml` beside the test lists."""
     dtype = NORM_DTYPES[request.node.callspec.params.get("dtype", "fp32")]
-    if reason := norm.unavailable(device, dtype):
+    if reason := inapplicable(request.node) or norm.unavailable(device, dtype):
         pytest.skip(reason)
     with _case(request, norm, norm.full_name, device, "norm_defects.toml"):
         yield

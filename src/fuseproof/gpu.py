@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import statistics
 import warnings
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ THROTTLE_REASONS: Final = {
 }
 # A GPU under a large matrix product is at its power cap all the time: that is its normal speed, so it is recorded only.
 SPOILING: Final = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+
+_CLOCK_SPREAD: Final = 0.05
+_LEAST_ROUNDS: Final = 10  # fewer have no deciles
 
 # The inode of the first process namespace of a Linux kernel (PROC_PID_INIT_INO). Containers have another one.
 _INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
@@ -237,6 +241,19 @@ def spoiled(before: GpuState | None, after: GpuState | None) -> list[str]:
         pids = ", ".join(map(str, sorted(foreign)))
         reasons.append(f"another process used the GPU (pid {pids})")
     return reasons
+
+
+def clock_moved(clocks_mhz: Sequence[float]) -> list[str]:
+    """Why what was measured in rounds at these SM clocks is INVALID: between the middle 80 % lies more than 5 %.
+
+    On an H200 the spin reads its clock up to 1 % off (the events' steps, in a spin of 50 us) and boost steps are 0.8 %.
+    """
+    if len(clocks_mhz) < _LEAST_ROUNDS:
+        return []
+    deciles = statistics.quantiles(clocks_mhz, n=10, method="inclusive")
+    if deciles[-1] <= deciles[0] * (1 + _CLOCK_SPREAD):
+        return []
+    return [f"the SM clock moved between {deciles[0]:.0f} and {deciles[-1]:.0f} MHz during the rounds"]
 
 
 def _foreign(pids: Iterable[int]) -> tuple[int, ...] | Literal["not checked"]:

@@ -1,39 +1,43 @@
 """The history of runs under `bench_history/`: this module alone reads it and writes it.
 
 `bench_history/<machine>/<file>.json` holds one replicate: pytest-benchmark's own document, readable by
-`pytest-benchmark compare`, with a `fuseproof` block (see `run_schema`). The history is append-only. Names say when a
+`pytest-benchmark compare`, with a `fuseproof` block (see `run_schema`). `bench_history/<machine>/verdicts/<file>.json`
+holds what was said of a night, or accepted with it (see `record_schema`). The history is append-only. Names say when a
 file was written and in which night, so listing opens no file; whatever cannot be used is named and set aside.
 """
 
-import errno
 import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from fuseproof.record_schema import RECORD_SCHEMA, find_record_fault
 from fuseproof.run_file import NAME_FORM, RunFile, matches, new_name
 from fuseproof.run_schema import SCHEMA, find_fault
+from fuseproof.storage import HistoryError, SetAside, entries, explained, read_document, shown, write_new
 
 __all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside"]
 
 LOCK_TIMEOUT_S = 60.0
 """How long a save waits for the others on its machine; one save holds the lock for some milliseconds."""
 
+NIGHT = "FUSEPROOF_NIGHT"
+"""The environment variable that makes several processes one night: its name, of 0-9 and a-z."""
+
+VERDICTS = "verdicts"
+"""The folder of a machine's verdicts; pytest-benchmark looks for runs in a machine's own folder only."""
+
 _STALE_TMP_S = 3600.0  # no save takes an hour: whoever wrote an older one was killed
 _MACHINE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 _NIGHT = re.compile(r"[0-9a-z]{1,32}")
-_NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP}
-
-
-class HistoryError(Exception):
-    """The history cannot be used as asked; the message is one sentence: the file, the key, the mend."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class SetAside:
-    """A file that is not used; `reason` is one sentence: the file, the key, the mend."""
-
-    path: Path
-    reason: str
-
-
-@dataclass(frozen=True)
 class History:
     """All runs under `root`, by machine. A root that does not exist reads as empty and is created by the first save."""
 
@@ -74,8 +70,8 @@ class History:
 
     def machines(self) -> dict[str, int]:
         """Return how many runs each machine has, from the names alone; machines without one are left out."""
-        with _explained(self.root, "listed", "make it a readable folder"):
-            names = [each.name for each in _entries(self.root) if _MACHINE.fullmatch(each.name) and each.is_dir()]
+        with explained(self.root, "listed", "make it a readable folder"):
+            names = [each.name for each in entries(self.root) if _MACHINE.fullmatch(each.name) and each.is_dir()]
         return {name: count for name in names if (count := len(self.files(name)))}
 
     def files(self, machine: str) -> list[RunFile]:
@@ -100,22 +96,48 @@ class History:
 
         Raises HistoryError for whatever is not a sound run: unreadable, cut short, not JSON, poisoned, foreign, newer.
         """
-        name = _shown(file.path)
-        with _explained(file.path, "read", "make it readable"):
-            if not file.path.is_file():  # opening a pipe would wait for ever
-                raise HistoryError(f"{name}: is missing or no regular file; move whatever it is out of the history")
-            data = file.path.read_bytes()
-        if not data:
-            raise HistoryError(f"{name}: is empty; restore the file from a good copy or delete it")
-        try:
-            document = json.loads(data.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise HistoryError(
-                f"{name}: is not JSON, or cut short ({error}); restore the file from a good copy or delete it"
-            ) from error
+        document = read_document(file.path)
         if fault := find_fault(document, file.machine, file.night):
-            raise HistoryError(f"{name}: {fault.what}; {fault.mend}")
+            raise HistoryError(f"{shown(file.path)}: {fault.what}; {fault.mend}")
         return Run(file, document)
+
+    @staticmethod
+    def load_path(path: Path) -> Run:
+        """Read and check a run wherever it lies, by what it says of itself; raises HistoryError as `load` does.
+
+        Without a run's name it counts as written when pytest-benchmark says that it ran.
+        """
+        document = read_document(path)
+        if isinstance(document, dict) and {"verdicts", "accepted"} & document.keys():
+            raise HistoryError(f"{shown(path)}: holds verdicts, not a run; give the files of runs")
+        block = document.get("fuseproof") if isinstance(document, dict) else None
+        machine, night = (str(block.get(name)) if isinstance(block, dict) else "" for name in ("machine", "night"))
+        file = RunFile.parse(path, machine)
+        if fault := find_fault(document, machine, file.night if file else night):
+            raise HistoryError(f"{shown(path)}: {fault.what}; {fault.mend}")
+        try:
+            written = datetime.fromisoformat(document["datetime"]).astimezone(UTC)
+        except (ValueError, OverflowError):
+            what = f"datetime is {document['datetime']!r:.60}, not a date"
+            raise HistoryError(f"{shown(path)}: {what}; restore the file from a good copy") from None
+        return Run(file or RunFile(path, machine, 0, written, night, "", None), document)
+
+    def records(self, machine: str) -> list[RunFile]:
+        """Return the files with what was said of the machine's nights, oldest first, from the names alone."""
+        parsed = (RunFile.parse(path, machine) for path in self._json_paths(machine, VERDICTS))
+        return sorted((file for file in parsed if file is not None), key=lambda file: file.order)
+
+    def unnamed_records(self, machine: str) -> list[SetAside]:
+        """Return what lies among the machine's verdicts under names that are not theirs."""
+        return [_unnamed(path) for path in self._json_paths(machine, VERDICTS) if RunFile.parse(path, machine) is None]
+
+    @staticmethod
+    def load_record(file: RunFile) -> dict[str, Any]:
+        """Read and check one file of verdicts; raises HistoryError as `load` does."""
+        document: dict[str, Any] = read_document(file.path)
+        if fault := find_record_fault(document, file.machine, file.night):
+            raise HistoryError(f"{shown(file.path)}: {fault.what}; {fault.mend}")
+        return document
 
     def newest(self, machine: str, nights: int = 1) -> tuple[list[Run], list[SetAside]]:
         """Return the runs of the newest `nights` nights, oldest first, and what was set aside on the way.
@@ -147,7 +169,7 @@ class History:
             folder = path.resolve().parent
             if folder.parent == self.root.resolve() and folder.name != machine:
                 raise HistoryError(
-                    f"{_shown(path)}: is a run of {folder.name!r} and this machine is {machine!r}; "
+                    f"{shown(path)}: is a run of {folder.name!r} and this machine is {machine!r}; "
                     "foreign hardware is not compared: give a run of this machine"
                 )
             file = RunFile.parse(path, machine)
@@ -166,49 +188,60 @@ class History:
         Raises HistoryError, leaving the history as it was, for a document that `load` would refuse, a folder that
         cannot be written, a full disk, or a lock that is not free within LOCK_TIMEOUT_S.
         """
-        folder = self._folder(machine)
-        if not _NIGHT.fullmatch(night):
-            raise HistoryError(f"{_shown(folder)}: nothing saved: the night {night!r} is not 1 to 32 of 0-9 and a-z")
-        block = document.get("fuseproof", {})
-        if isinstance(block, dict):
-            document = {**document, "fuseproof": {"schema": SCHEMA, "night": night, "machine": machine, **block}}
+        folder = self.folder(machine)
+        document = _completed(document, machine, night, SCHEMA)
         if fault := find_fault(document, machine, night):
-            raise HistoryError(f"{_shown(folder)}: nothing saved: {fault.what}; correct what measures it")
+            raise HistoryError(f"{shown(folder)}: nothing saved: {fault.what}; correct what measures it")
+        return self._append(machine, "", document, night, label)
+
+    def save_record(self, machine: str, document: dict[str, Any], night: str) -> RunFile:
+        """Append what was said of a night, or accepted with it; raises HistoryError as `save` does."""
+        document = _completed(document, machine, night, RECORD_SCHEMA)
+        if fault := find_record_fault(document, machine, night):
+            raise HistoryError(f"{shown(self.folder(machine) / VERDICTS)}: nothing saved: {fault.what}; correct it")
+        return self._append(machine, VERDICTS, document, night, None)
+
+    def _append(self, machine: str, part: str, document: dict[str, Any], night: str, label: str | None) -> RunFile:
+        folder = self.folder(machine)
+        if not _NIGHT.fullmatch(night):
+            raise HistoryError(f"{shown(folder)}: nothing saved: the night {night!r} is not 1 to 32 of 0-9 and a-z")
         data = (json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n").encode("ascii")
         lock = folder / "append.lock"
-        with _explained(folder, "written", "nothing saved: make it writable, or free some space, and run again"):
-            folder.mkdir(parents=True, exist_ok=True)
+        with explained(folder, "written", "nothing saved: make it writable, or free some space, and run again"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
             try:
                 with FileLock(lock, timeout=LOCK_TIMEOUT_S):  # the kernel frees the lock of a killed holder
-                    return self._append(machine, data, night, label)
+                    return self._write(machine, part, data, night, label)
             except Timeout as error:
                 raise HistoryError(
-                    f"{_shown(lock)}: another process held this lock for {LOCK_TIMEOUT_S:g} s, so nothing was saved; "
+                    f"{shown(lock)}: another process held this lock for {LOCK_TIMEOUT_S:g} s, so nothing was saved; "
                     "end that process, or wait for it, and run again"
                 ) from error
 
-    def _append(self, machine: str, data: bytes, night: str, label: str | None) -> RunFile:
-        folder = self._folder(machine)
-        for entry in _entries(folder):
+    def _write(self, machine: str, part: str, data: bytes, night: str, label: str | None) -> RunFile:
+        folder = self.folder(machine) / part
+        for entry in entries(folder):
             if entry.name.endswith(".tmp"):
                 with suppress(OSError):  # somebody else's, or a folder: not ours to fail on
                     if time.time() - entry.stat().st_mtime > _STALE_TMP_S:
                         Path(entry).unlink()
-        number = 1 + max((file.number for file in self.files(machine)), default=0)
+        files = self.records(machine) if part else self.files(machine)
+        number = 1 + max((file.number for file in files), default=0)
         file = RunFile.parse(folder / new_name(number, night, label), machine)
         if file is None:
-            raise HistoryError(f"{_shown(folder)}: nothing saved: the run number {number} is too great for a name")
-        _write_new(file.path, file.path.with_suffix(".tmp"), data)
+            raise HistoryError(f"{shown(folder)}: nothing saved: the run number {number} is too great for a name")
+        write_new(file.path, file.path.with_suffix(".tmp"), data)
         return file
 
-    def _folder(self, machine: str) -> Path:
+    def folder(self, machine: str) -> Path:
+        """Return the folder of a machine; raises HistoryError for a name that is none."""
         if not _MACHINE.fullmatch(machine):
-            raise HistoryError(f"{_shown(self.root)}: {machine!r} is no machine: use letters, digits, '.', '-' and '_'")
+            raise HistoryError(f"{shown(self.root)}: {machine!r} is no machine: use letters, digits, '.', '-' and '_'")
         return self.root / machine
 
-    def _json_paths(self, machine: str) -> list[Path]:
-        folder = self._folder(machine)
-        return [folder / entry.name for entry in _entries(folder) if entry.name.endswith(".json")]
+    def _json_paths(self, machine: str, part: str = "") -> list[Path]:
+        folder = self.folder(machine) / part
+        return [folder / entry.name for entry in entries(folder) if entry.name.endswith(".json")]
 
     def _nothing_matches(self, machine: str, spec: str) -> str:
         files = self.files(machine)
@@ -223,48 +256,16 @@ class History:
             listed += f" and {len(foreign) - 5} more"
         elsewhere = f", and foreign hardware is not compared: {listed}" if foreign else ""
         return (
-            f"{_shown(self.root)}: no run of this machine matches {spec!r}: {machine} {has}{elsewhere}; give a run's "
+            f"{shown(self.root)}: no run of this machine matches {spec!r}: {machine} {has}{elsewhere}; give a run's "
             "number, a file name or a path to a file, or save a first run with --benchmark-autosave"
         )
 
 
-def _write_new(path: Path, tmp: Path, data: bytes) -> None:
-    """Write all of a new file or nothing: whatever ends this early leaves at most `tmp`."""
-    try:
-        with tmp.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        try:
-            os.link(tmp, path)  # unlike rename, never replaces a file
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS or path.exists():
-                raise
-            tmp.rename(path)
-        try:
-            _sync_folder(path.parent)
-        except BaseException:
-            path.unlink()
-            raise
-    finally:
-        tmp.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    with _explained(folder, "listed", "make it a readable folder"):
-        try:
-            with os.scandir(folder) as entries:
-                return sorted(entries, key=lambda entry: entry.name)
-        except FileNotFoundError:
-            return []
+def _completed(document: dict[str, Any], machine: str, night: str, schema: int) -> dict[str, Any]:
+    block = document.get("fuseproof", {})
+    if not isinstance(block, dict):
+        return document
+    return {**document, "fuseproof": {"schema": schema, "night": night, "machine": machine, **block}}
 
 
 def _load_each(files: Iterable[RunFile]) -> tuple[list[Run], list[SetAside]]:
@@ -280,17 +281,4 @@ def _load_each(files: Iterable[RunFile]) -> tuple[list[Run], list[SetAside]]:
 
 def _unnamed(path: Path) -> SetAside:
     reason = f"its name is not a run's, which is {NAME_FORM}; give it its name back or move it out of the history"
-    return SetAside(path, f"{_shown(path)}: {reason}")
-
-
-def _shown(path: Path) -> str:
-    """The path as it is, or escaped where it would break the line or the terminal's encoding."""
-    return str(path) if str(path).isprintable() else repr(str(path))
-
-
-@contextmanager
-def _explained(path: Path, verb: str, mend: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise HistoryError(f"{_shown(path)}: cannot be {verb} ({error.strerror or error}); {mend}") from error
+    return SetAside(path, f"{shown(path)}: {reason}")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from fuseproof import machine, preflight, report
+from fuseproof import lost_context, machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
-from fuseproof.fixtures import MEASUREMENTS
+from fuseproof.confirming import Children
+from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
+from fuseproof.gating import Gate
 from fuseproof.history import HistoryError
+from fuseproof.parity import summary
+from fuseproof.selection import is_timed
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
+GATE = pytest.StashKey[Gate]()
+_BEGUN_S = pytest.StashKey[float]()
 _REGRESSED = 20
 _NOT_ANSWERED = 21
 CANDIDATES = pytest.StashKey[Mapping[str, Mapping[str, Any]]]()
@@ -33,6 +41,7 @@ def gather_candidates(config: pytest.Config) -> Mapping[str, Mapping[str, Any]]:
             gathered[fixture][record.name] = record
             kernel_set = brought_kernel_set(record)
             gathered["kernels"][kernel_set.name] = kernel_set
+    gathered["other_adam"] = gathered["adam"]
     norms = [*gathered["layer_norm"].values(), *gathered["rms_norm"].values()]
     return {**gathered, "norm": {norm.full_name: norm for norm in norms}}
 
@@ -67,6 +76,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     if _is_worker(config):
         return
+    config.stash[_BEGUN_S] = time.monotonic()
     book = config.stash[BOOKKEEPER]
     book.find_baselines()
     required = [each for each in config.option.fuseproof_require.split(",") if each]
@@ -81,13 +91,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [preflight.examine().header_line(), *(f"fuseproof: {note}" for note in config.stash[BOOKKEEPER].notes)]
 
 
-def _is_timed(item: pytest.Item | None) -> bool:
-    return item is not None and "benchmark" in getattr(item, "fixturenames", ())
-
-
 def _turn(item: pytest.Item) -> int:
     """Parity and the profiler slow later host work down, so: our clocks, then the profiler's, then everything else."""
-    if not _is_timed(item):
+    if not is_timed(item):
         return 2
     return int(item.get_closest_marker("fuseproof_profiled") is not None)
 
@@ -103,11 +109,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_turn)
 
 
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Note which benchmarks the command line leaves out: what was not asked for is not missing."""
+    if items:
+        items[0].config.stash[BOOKKEEPER].selection.leave_out(items)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse to time where it is spoiled, if anything that is still selected would be timed."""
     benchmarks = session.config._benchmarksession  # type: ignore[attr-defined]
     timing = not (benchmarks.disabled or benchmarks.skip or session.config.option.collectonly)
-    if timing and any(map(_is_timed, session.items)) and (refusals := machine.timing_refusals()):
+    if timing and any(map(is_timed, session.items)) and (refusals := machine.timing_refusals()):
         raise pytest.UsageError("timing is refused: " + " ".join(refusals))
 
 
@@ -120,7 +132,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         _forget(item.config, item.nodeid)
         raise
     measurements = item.config.stash.get(MEASUREMENTS, None)
-    if measurements is not None and measurements.pending and not _is_timed(nextitem):
+    if measurements is not None and measurements.pending and not is_timed(nextitem):
         _say(item.config, f"profiling {len(measurements.pending)} benchmarks once more for their counts")
         for nodeid, error in measurements.profile_pending():
             if error is not None:
@@ -132,9 +144,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails after its benchmark posts no time; pytest-benchmark would save it."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails after its benchmark posts no time; one that loses the CUDA context ends its process."""
     outcome = yield
+    if call.excinfo is not None and lost_context.is_lost(call.excinfo.value):
+        lost_context.end_worker(item, outcome)
+    summary.annotate(outcome, item)
     if outcome.failed:
         _forget(item.config, item.nodeid)
         if fixture := getattr(item, "funcargs", {}).get("benchmark"):
@@ -142,10 +159,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return outcome
 
 
+def _parity(config: pytest.Config) -> summary.Tally:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    records = {fixture: list(each.values()) for fixture, each in config.stash[CANDIDATES].items()}
+    return summary.tally(reporter.stats if reporter else {}, records)
+
+
 def _say(config: pytest.Config, progress: str) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and config.get_verbosity() >= 0:
-        reporter.write_line(f"\nfuseproof: {progress}")
+        reporter.ensure_newline()
+        reporter.write_line(f"fuseproof: {progress}")
 
 
 def _forget(config: pytest.Config, nodeid: str) -> None:
@@ -194,28 +218,46 @@ def _compared_nothing_but_must(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Save this run, if asked, and turn what ``--benchmark-compare-fail`` found into a status."""
+    """Judge and save this run, if asked, and turn what was found into a status."""
     config = session.config
     if _is_worker(config):
         return
+    if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
+        config.stash[BOOKKEEPER].notes += holes
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    book, gate = config.stash[BOOKKEEPER], config.stash[GATE]
+    if session.shouldstop or session.shouldfail:
+        book.selection.narrowed.append("ended early")
+    if book.gated:
+        children = Children.of(session, machine.identify().slug, time.monotonic() - config.stash[_BEGUN_S])
+        gate.finish(session, children, partial(_say, config))
+    elif book.asked.label is not None:
+        try:
+            book.save(book.document(config))
+        except HistoryError as error:
+            book.notes.append(str(error))
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+    _compare_fail(session)
+    if book.gated:
+        gate.tell(session, config.stash.get(RECORD_PROPERTY, None))
+
+
+def _compare_fail(session: pytest.Session) -> None:
+    """Turn what ``--benchmark-compare-fail`` found into a status: pytest-benchmark raises through pytest.main."""
+    config = session.config
+    status = 0
     regressions = config._benchmarksession.performance_regressions  # type: ignore[attr-defined]
     if regressions:
         config.stash[BOOKKEEPER].notes += [f"REGRESSED {name}: {finding}" for name, finding in regressions]
-        regressions.clear()  # else pytest-benchmark raises through pytest.main
-        if session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = _REGRESSED
+        regressions.clear()
+        status = _REGRESSED
     elif _compared_nothing_but_must(config):
         config.stash[BOOKKEEPER].notes.append("baseline required: no stored run holds any of these benchmarks")
         config._benchmarksession.compare_fail = []  # type: ignore[attr-defined]  # else it raises a usage error
-        if session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = _NOT_ANSWERED
-    if config.stash[BOOKKEEPER].asked.label is None:
-        return
-    try:
-        config.stash[BOOKKEEPER].save_session(config)
-    except HistoryError as error:
-        config.stash[BOOKKEEPER].notes.append(str(error))
-        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        status = _NOT_ANSWERED
+    if session.exitstatus in (pytest.ExitCode.OK, _NOT_ANSWERED) and status:
+        session.exitstatus = status
 
 
 def _not_compared(keys: list[str]) -> str:
@@ -240,7 +282,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
         lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
-    if lines or book.notes:
+    parity = _parity(config)
+    lines += parity.lines()
+    if config.option.fuseproof_coverage:
+        lines += ["", *parity.coverage.markdown().splitlines()]
+    verdicts = config.stash[GATE].lines
+    notes = [note for note in book.notes if note not in verdicts]
+    lines += ["", *verdicts] if verdicts else []
+    if lines or notes:
         terminalreporter.section("fuseproof", sep="-")
-    for line in [*lines, *([""] if lines else []), *book.notes]:
+    for line in [*lines, *([""] if lines else []), *notes]:
         terminalreporter.write_line(line)

@@ -53,6 +53,13 @@ class Stage:
         """The dtype's short name in keys: fp32, bf16, fp16."""
         return {None: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[self.autocast]
 
+    @property
+    def ceiling(self) -> str:
+        """Which matrix ceiling its products stand under: fp32, tf32 or bf16; FP16 runs on the same units as BF16."""
+        if self.autocast is not None:
+            return "bf16"
+        return "tf32" if self.tf32 else "fp32"
+
     def adam_candidate(self, kernels: KernelSet) -> AdamCandidate | None:
         """Return the Adam that this stage trains with; None if the kernels have none that a CUDA graph may capture."""
         if self.adam != FUSED:

@@ -10,15 +10,17 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from fuseproof import counts, gpu, preflight
+from fuseproof.channel import Channel, fastest_channel
 from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
+from fuseproof.planting import measure_plant
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
 from fuseproof.subjects import Subject
 
@@ -96,19 +98,26 @@ class Measurements:
 
     Args:
         device: where they run.
+        plants: slow-downs to plant beside their results, by key: logarithms of ratios.
 
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, plants: Mapping[str, float] | None = None) -> None:
         self.device = device
+        self.plants = plants or {}
         self.pending: list[_Pending] = []
         self.interval_constant_ns: float | None = None
+        self.channel: Channel | None = None
 
     @cached_property
     def ceilings(self) -> Ceilings:
         """The machine's ceilings, measured on first use; that is also the preheat."""
         refuse_reduced_precision(self.device)
         preflight.examine()  # its child uses the GPU: let it end before anything is timed
+        if self.device.type == "cuda":
+            self.channel = fastest_channel(self.device)
+            torch.cuda.synchronize()
+            torch.cuda.set_stream(self.channel.stream)  # for the session: building, checking and timing alike
         ceilings = measure_ceilings(self.device)
         # What lives now (torch, pytest, the collected tests) stays; looking through it at every collection takes 0.1 s.
         gc.collect()
@@ -116,8 +125,12 @@ class Measurements:
         return ceilings
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a run's file says of the machine as measured: its ceilings and the device clock's constant."""
-        return {"ceilings": self.ceilings.to_json(), "interval_constant_ns": self.interval_constant_ns}
+        """Return what a run's file says of the machine as measured: ceilings, stream, the device clock's constant."""
+        return {
+            "ceilings": self.ceilings.to_json(),
+            "channel": None if self.channel is None else self.channel.to_json(),
+            "interval_constant_ns": self.interval_constant_ns,
+        }
 
     def run(self, plan: Plan, benchmark: BenchmarkFixture) -> None:
         """Measure `plan` through pytest-benchmark's fixture and leave the record in its `extra_info`.
@@ -159,7 +172,7 @@ class Measurements:
             "metrics": {f"{clock.own_metric}_ns": round(own_ns, 1)},
             "rates": {name: round(rate, 4) for name, rate in ceilings.rates(plan.work, own_ns).items()},
             "gpu": _gpu_record(before, after, clock),
-            "invalid": [*clock.invalid, *gpu.spoiled(before, after)],
+            "invalid": [*clock.invalid, *gpu.spoiled(before, after), *gpu.clock_moved(_sm_clocks_mhz(clock))],
         }
         if clock.discarded:
             record["discarded_rounds"] = clock.discarded
@@ -175,6 +188,9 @@ class Measurements:
             record["flops"] = plan.work.flops
         if plan.about:
             record["about"] = dict(plan.about)
+        if size_ln := self.plants.get(record["key"]):
+            make_clock = partial(self._clock, plan)
+            record["plant"] = measure_plant(size_ln, subject, make_clock, plan.rounds, own_ns, self.device)
         benchmark.extra_info["fuseproof"] = record
         if isinstance(clock, ProfilerClock):
             _add_counts(record, counts.count_rounds(clock.traces))
@@ -265,9 +281,13 @@ def _gpu_record(before: gpu.GpuState | None, after: gpu.GpuState | None, clock: 
         record["throttle_reasons"] = throttled
     if after.foreign_processes:  # process ids, or "not checked"
         record["foreign_processes"] = after.foreign_processes
-    if isinstance(clock, DeviceClock):
-        record["spin_sm_clock_mhz"] = round(statistics.median(clock.sm_clock_mhz), 1)
+    if clocks_mhz := _sm_clocks_mhz(clock):
+        record["spin_sm_clock_mhz"] = round(statistics.median(clocks_mhz), 1)
     return record
+
+
+def _sm_clocks_mhz(clock: Clock) -> list[float]:
+    return clock.sm_clock_mhz if isinstance(clock, DeviceClock) else []
 
 
 def _add_counts(record: dict[str, Any], seen: Counts) -> None:

@@ -18,6 +18,7 @@ class AdamHyper:
         decoupled: AdamW's weight decay instead of an L2 term in the gradient.
         dtype: in which lr, betas, eps and decay enter update and moments.
         bias_dtype: in which the betas enter the bias correction. 1 - 0.999^2 with beta2 in FP32 is off by 1.3e-5.
+        corrected: whether there is a bias correction at all.
 
     """
 
@@ -28,6 +29,7 @@ class AdamHyper:
     decoupled: bool
     dtype: torch.dtype = torch.float64
     bias_dtype: torch.dtype = torch.float64
+    corrected: bool = True
 
     def taken(self) -> tuple[float, float, float, float, float]:
         """Return (lr, beta1, beta2, eps, weight_decay) as the arithmetic under test takes them."""
@@ -38,6 +40,8 @@ class AdamHyper:
 
     def corrections(self, step: int) -> tuple[float, float]:
         """Return the bias corrections ``1 - beta ** step`` of exp_avg and exp_avg_sq; the first step is 1."""
+        if not self.corrected:
+            return 1.0, 1.0
         beta1, beta2 = (_as(self.bias_dtype, beta) for beta in self.betas)
         return 1 - beta1**step, 1 - beta2**step
 

@@ -9,16 +9,16 @@ import torch
 from fuseproof.candidates import AdamCandidate, KernelSet, NormCandidate
 from fuseproof.ladder import Stage
 from fuseproof.measure import Key, Plan
+from fuseproof.parity import DTYPES
 from fuseproof.roofline import Work, adam_work, norm_work
 from fuseproof.subjects import AdamStep, NormForward, NormForwardBackward, adam_settings, parameter_shapes
 from fuseproof.training import Training
 from fuseproof.workload import Size, text_hash
 
-__all__ = ["DTYPES", "adam_plan", "ladder_plan", "norm_plan"]
+__all__ = ["adam_plan", "ladder_plan", "norm_plan"]
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-# Rounds are a fixed part of the method. On an H200 they keep a kernel's benchmark below 0.4 s and a stage's below 3 s.
+# Rounds are a fixed part of the method. On an H200 they keep most kernels' benchmarks below 0.4 s (docs/measuring.md
+# names the others) and a stage's below 3 s.
 _KERNEL_ROUNDS = 60
 _LARGE_SET_ROUNDS = 30  # a hundred million parameters: milliseconds a round
 _MANY_TENSORS_ROUNDS = 10  # the host needs up to 35 ms, and the spin half as long again
@@ -78,8 +78,7 @@ def ladder_plan(stage: Stage, kernels: KernelSet, size: Size, device: torch.devi
         build=lambda: Training(stage, kernels, size, device),
         clock="iteration",
         rounds=rounds[size.name],
-        # FP16 products run on the same units as BF16 ones, so they stand under the same ceiling.
-        work=Work(flops=size.matmul_flops, precision="bf16" if stage.autocast else "fp32"),
+        work=Work(flops=size.matmul_flops, precision=stage.ceiling),
         method={"size": dimensions, "precision": stage.precision, "micro_batches": stage.micro_batches},
         about={
             "stage": stage.name,

@@ -24,11 +24,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="also run what a night cannot afford: all sizes, shapes and kernel sets",
     )
     group.addoption(
+        "--fuseproof-coverage",
+        action="store_true",
+        dest="fuseproof_coverage",
+        help="print the matrix of faults, candidates and dtypes; a cell without case and without reason fails",
+    )
+    group.addoption(
         "--fuseproof-require",
         metavar="WHAT[,WHAT]",
         dest="fuseproof_require",
         default="",
-        help="cuda, apex, baseline: what must be there; its absence is an error (status 21), never a skip",
+        help="cuda, apex, baseline, gate: what must be there, or answered; its absence is an error (status 21), never "
+        "a skip",
+    )
+    group.addoption(
+        "--fuseproof-gate",
+        choices=("fail", "warn", "off"),
+        dest="fuseproof_gate",
+        help="what --benchmark-compare does about its verdicts: end with status 20 or 21, show them only, or judge "
+        "nothing; default: the configuration's mode",
+    )
+    group.addoption(
+        "--fuseproof-gate-json",
+        metavar="FILE",
+        dest="fuseproof_gate_json",
+        help="write the verdicts of --benchmark-compare to this file",
+    )
+    group.addoption(
+        "--fuseproof-replicates",
+        metavar="N",
+        type=int,
+        default=1,
+        dest="fuseproof_replicates",
+        help="fresh processes that measure tonight's benchmarks, this one included; `fuseproof nightly` takes as many "
+        "as the configuration says",
     )
     for what, like in (("adam", "torch.optim.Adam"), ("layer-norm", "torch.nn.LayerNorm")):
         group.addoption(
@@ -66,13 +95,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers, and in a repository that is configured for fuseproof the hooks and fixtures."""
     config.addinivalue_line("markers", "fuseproof_full: runs only with --fuseproof-full")
     config.addinivalue_line("markers", "fuseproof_profiled: timed by the profiler, so after all other benchmarks")
+    config.addinivalue_line("markers", "fuseproof_gate: one of the benchmarks that a night judges")
     settings = _settings(config)
     if settings is None:
         return
-    from fuseproof import bookkeeping, fixtures, hooks
+    config.addinivalue_line("markers", "parity: whether a result is right, not how long it takes")
+    config.addinivalue_line("markers", "fault(*numbers, dtypes): the faults that a parity test would show")
+    config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
+    from fuseproof import bookkeeping, confirming, fixtures, gating, hooks, selection
 
+    if order := confirming.Order.take(os.environ):
+        order.obey(config)
+        config.stash[fixtures.PLANTS] = order.plants
     asked, history = bookkeeping.take_over(config, config.rootpath / settings.history)
-    config.stash[hooks.BOOKKEEPER] = bookkeeping.Bookkeeper(asked, history)
+    book = bookkeeping.Bookkeeper(asked, history, selection.Selection.of(config))
+    config.stash[hooks.BOOKKEEPER] = book
+    try:
+        config.stash[hooks.GATE] = gating.Gate.of(config, settings.gate, book)
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from None
     config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -12,11 +13,20 @@ from typing import Any
 
 import torch
 
-__all__ = ["Ceilings", "Work", "adam_work", "measure_ceilings", "norm_work", "refuse_reduced_precision"]
+__all__ = [
+    "Ceilings",
+    "Work",
+    "adam_work",
+    "measure_ceilings",
+    "norm_work",
+    "refuse_reduced_precision",
+    "tf32_products",
+]
 
 _PREHEAT_S = {"cuda": 2.0, "cpu": 0.5}
 _COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}  # both beyond any cache
 _MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
+_PRECISIONS = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32", "bf16")}
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Work:
     Attributes:
         moved_bytes: each input read once, each output written once; None where the formula is not known.
         flops: floating-point operations of its matrix products; None where there are none or it is not known.
-        precision: "fp32" or "bf16", which matrix ceiling it stands under.
+        precision: "fp32", "tf32" or "bf16", which matrix ceiling it stands under.
 
     """
 
@@ -81,6 +91,17 @@ class Ceilings:
         return rates
 
 
+@contextmanager
+def tf32_products(wanted: bool) -> Iterator[None]:
+    """Let FP32 matrix products use TF32 inside, if wanted; outside they stay FP32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def _median_s(call: Callable[[], Any], seconds: float, device: torch.device) -> float:
     """Return the median duration of `call` over `seconds` of repetition, at least five calls, on the device's clock."""
     call()
@@ -111,7 +132,8 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     workspaces of the matrix library exist before any benchmark reads the memory in use.
     """
     generator = torch.Generator(device).manual_seed(0)
-    share = _PREHEAT_S[device.type] / 3
+    precisions = _PRECISIONS[device.type]
+    share = _PREHEAT_S[device.type] / (1 + len(precisions))
     source = torch.empty(_COPY_BYTES[device.type] // 4, device=device).normal_(generator=generator)
     target = torch.empty_like(source)
     copy_s = _median_s(partial(target.copy_, source), share, device)
@@ -119,10 +141,12 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     del source, target
     side = _MATRIX_SIDE[device.type]
     rates = {}
-    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    for name in precisions:
+        dtype = torch.bfloat16 if name == "bf16" else torch.float32
         a, b = (torch.empty(side, side, device=device, dtype=dtype).normal_(generator=generator) for _ in range(2))
         out = torch.empty_like(a)
-        rates[name] = 2 * side**3 / _median_s(partial(torch.mm, a, b, out=out), share, device)
+        with tf32_products(name == "tf32"):
+            rates[name] = 2 * side**3 / _median_s(partial(torch.mm, a, b, out=out), share, device)
         _grow_workspaces(a[:256, :256], b[:256, :256])
     return Ceilings(copy_rate, MappingProxyType(rates))
 

@@ -36,7 +36,7 @@ class RunFile:
         if match is None:
             return None
         try:
-            written = datetime.strptime(match["written"], _TIME_FORMAT).replace(tzinfo=UTC)
+            written = datetime.fromisoformat(match["written"])
         except ValueError:  # the 31st of February
             return None
         return cls(path, machine, int(match["number"]), written, match["night"], match["uid"], match["label"])

@@ -19,10 +19,14 @@ SCHEMA = 1
 _DOCUMENT_KEYS = {"machine_info": dict, "commit_info": dict, "datetime": str, "version": str, "benchmarks": list}
 _BENCHMARK_KEYS = {"name": str, "fullname": str, "group": str | None, "stats": dict, "extra_info": dict}
 _RECORD_KEYS = {"key": str, "method": str, "metrics": dict}
+# Written by gated sessions: whether the night was to be judged, what was asked for ("" for the whole suite, "full" for
+# that with what a night cannot afford), and the names of candidates that were brought.
+_BLOCK_OPTIONS = {"gated": bool, "selection": str, "brought": list}
 # What the tables of `pytest-benchmark compare` read; without one of them the command ends in a traceback.
 _STATS = ("min", "max", "mean", "stddev", "median", "iqr", "ops", "rounds", "iterations")
 # Real documents are about eight deep. The bound ends the walk through one that contains itself.
 _MAX_DEPTH = 32
+_GREATEST = sys.float_info.max
 
 _PLAIN_NAME = re.compile(r"[0-9A-Za-z_-]{1,40}")
 _brief = reprlib.Repr()
@@ -48,10 +52,10 @@ def find_fault(document: object, machine: str, night: str) -> Fault | None:
 def _faults(document: object, machine: str, night: str) -> Iterator[Fault]:
     # The caller stops at the first fault, so whatever a `yield` has ruled out need not be guarded against below it.
     if not isinstance(document, dict):
-        yield Fault(f"the document is {_shown(document)}, not an object")
+        yield Fault(f"the document is {shown(document)}, not an object")
         return
     # First: a newer fuseproof may have changed everything else.
-    yield from _block_faults(document.get("fuseproof"), machine, night)
+    yield from block_faults(document.get("fuseproof"), machine, night, SCHEMA)
     yield from _key_faults(document, _DOCUMENT_KEYS, "")
     if not document["benchmarks"]:
         yield Fault("benchmarks is empty, so nothing was measured")
@@ -61,56 +65,61 @@ def _faults(document: object, machine: str, night: str) -> Iterator[Fault]:
         yield from _benchmark_faults(benchmark, where)
         key = benchmark["extra_info"]["fuseproof"]["key"]
         if key in seen:
-            yield Fault(f"{where} and benchmarks[{seen[key]}] both have the key {_shown(key)}")
+            yield Fault(f"{where} and benchmarks[{seen[key]}] both have the key {shown(key)}")
         seen[key] = index
-    yield from _leaf_faults(document, "", 0)
+    if not _is_json(document, 0):
+        yield from leaf_faults(document)
 
 
-def _block_faults(block: object, machine: str, night: str) -> Iterator[Fault]:
+def block_faults(block: object, machine: str, night: str, known: int) -> Iterator[Fault]:
+    """Yield what is wrong with the `fuseproof` block of a document whose layout has the version `known`."""
     if block is None:
         yield Fault("it has no fuseproof block, so fuseproof did not write it", "move it out of the history")
     if not isinstance(block, dict):
-        yield Fault(f"fuseproof is {_shown(block)}, not an object")
+        yield Fault(f"fuseproof is {shown(block)}, not an object")
         return
     schema = block.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        yield Fault(f"fuseproof.schema is {_shown(schema)}, not {SCHEMA}")
-    elif schema > SCHEMA:
-        what = f"fuseproof.schema is {_shown(schema)} and this version reads {SCHEMA}: written by a newer fuseproof"
+        yield Fault(f"fuseproof.schema is {shown(schema)}, not {known}")
+    elif schema > known:
+        what = f"fuseproof.schema is {shown(schema)} and this version reads {known}: written by a newer fuseproof"
         yield Fault(what, "upgrade fuseproof")
     if block.get("machine") != machine:
-        what = f"fuseproof.machine is {_shown(block.get('machine'))}, not {_shown(machine)}"
+        what = f"fuseproof.machine is {shown(block.get('machine'))}, not {shown(machine)}"
         yield Fault(what, "foreign hardware is not compared: keep the file in the folder of its own machine")
     if block.get("night") != night:
-        what = f"fuseproof.night is {_shown(block.get('night'))}, but the file's name says {_shown(night)}"
+        what = f"fuseproof.night is {shown(block.get('night'))}, but the file's name says {shown(night)}"
         yield Fault(what, "give the file its name back")
+    for name, kind in _BLOCK_OPTIONS.items():
+        if not isinstance(block.get(name, kind()), kind):
+            yield Fault(f"fuseproof.{name} is {shown(block[name])}, not a {kind.__name__}")
 
 
 def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:
     if not isinstance(benchmark, dict):
-        yield Fault(f"{where} is {_shown(benchmark)}, not an object")
+        yield Fault(f"{where} is {shown(benchmark)}, not an object")
         return
     yield from _key_faults(benchmark, _BENCHMARK_KEYS, f"{where}.")
     record = benchmark["extra_info"].get("fuseproof")
     if not isinstance(record, dict):
-        yield Fault(f"{where}.extra_info.fuseproof is {_shown(record)}, not an object")
+        yield Fault(f"{where}.extra_info.fuseproof is {shown(record)}, not an object")
         return
     record_at = f"{where}.extra_info.fuseproof"
     yield from _key_faults(record, _RECORD_KEYS, f"{record_at}.")
     for name in ("key", "method"):
         if not record[name]:
             yield Fault(f"{record_at}.{name} is empty")
-    owner = f" of {_shown(record['key'])}"
+    owner = f" of {shown(record['key'])}"
     stats = dict(benchmark["stats"])
     outliers = stats.pop("outliers", None)
     if not isinstance(outliers, str):
-        yield Fault(f"{where}.stats.outliers{owner} is {_shown(outliers)}, not a str")
+        yield Fault(f"{where}.stats.outliers{owner} is {shown(outliers)}, not a str")
     for name in _STATS:
         if name not in stats:
             yield Fault(f"{where}.stats.{name}{owner} is missing")
-    yield from _number_faults(stats, f"{where}.stats", owner, 0)
+    yield from number_faults(stats, f"{where}.stats", owner)
     for name in ("metrics", "quantiles"):
-        yield from _number_faults(record.get(name, {}), f"{record_at}.{name}", owner, 0)
+        yield from number_faults(record.get(name, {}), f"{record_at}.{name}", owner)
 
 
 def _key_faults(holder: dict[str, object], kinds: Mapping[str, type | UnionType], prefix: str) -> Iterator[Fault]:
@@ -118,22 +127,40 @@ def _key_faults(holder: dict[str, object], kinds: Mapping[str, type | UnionType]
         if name not in holder:
             yield Fault(f"{prefix}{name} is missing")
         elif not isinstance(holder[name], kind):
-            yield Fault(f"{prefix}{name} is {_shown(holder[name])}, not a {getattr(kind, '__name__', kind)}")
+            yield Fault(f"{prefix}{name} is {shown(holder[name])}, not a {getattr(kind, '__name__', kind)}")
 
 
-def _number_faults(value: object, where: str, owner: str, depth: int) -> Iterator[Fault]:
-    """Every leaf is a finite number of at least 0; bool is an int to Python, never to us."""
+def number_faults(value: object, where: str, owner: str, depth: int = 0) -> Iterator[Fault]:
+    """Yield each leaf that is no finite number of at least 0; bool is an int to Python, never to us."""
+    if isinstance(value, dict) and all(
+        type(each) in (float, int) and 0 <= each <= _GREATEST for each in value.values()
+    ):
+        return  # nearly all of them: without a name for each leaf a long history is read in half the time
     children = _children(value, where)
     if children is not None and depth < _MAX_DEPTH:
         for child_at, child in children:
-            yield from _number_faults(child, child_at, owner, depth + 1)
+            yield from number_faults(child, child_at, owner, depth + 1)
     # The upper bound also refuses integers that no float can hold. NaN fails every comparison.
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
-        yield Fault(f"{where}{owner} is {_shown(value)}, not a finite number of at least 0")
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _GREATEST:
+        yield Fault(f"{where}{owner} is {shown(value)}, not a finite number of at least 0")
 
 
-def _leaf_faults(value: object, where: str, depth: int) -> Iterator[Fault]:
-    """What JSON cannot hold, or holds only by Python's leave, anywhere in the document."""
+def _is_json(value: object, depth: int) -> bool:
+    """Return whether `leaf_faults` would find nothing: the same question without a name for each leaf."""
+    kind = type(value)
+    if depth > _MAX_DEPTH:
+        return False
+    if kind is str or kind is int or kind is bool or value is None:
+        return True
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(type(name) is str and _is_json(child, depth + 1) for name, child in value.items())
+    return isinstance(value, list | tuple) and all(_is_json(child, depth + 1) for child in value)
+
+
+def leaf_faults(value: object, where: str = "", depth: int = 0) -> Iterator[Fault]:
+    """Yield what JSON cannot hold, or holds only by Python's leave, anywhere in the document."""
     if depth > _MAX_DEPTH:
         yield Fault(f"{where[:100]}... is nested more than {_MAX_DEPTH} deep")
         return
@@ -142,9 +169,9 @@ def _leaf_faults(value: object, where: str, depth: int) -> Iterator[Fault]:
     children = _children(value, where)
     if children is not None:
         for child_at, child in children:
-            yield from _leaf_faults(child, child_at, depth + 1)
+            yield from leaf_faults(child, child_at, depth + 1)
     elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
-        yield Fault(f"{where} is {_shown(value)}, which JSON does not have")
+        yield Fault(f"{where} is {shown(value)}, which JSON does not have")
 
 
 def _children(value: object, where: str) -> list[tuple[str, object]] | None:
@@ -158,11 +185,11 @@ def _children(value: object, where: str) -> list[tuple[str, object]] | None:
 def _step(name: object, *, first: bool) -> str:
     if isinstance(name, str) and _PLAIN_NAME.fullmatch(name):
         return name if first else f".{name}"
-    return f"[{_shown(name)}]"
+    return f"[{shown(name)}]"
 
 
-def _shown(value: object) -> str:
-    """`repr`, kept short and on one printable line."""
+def shown(value: object) -> str:
+    """Return the `repr`, kept short and on one printable line."""
     if isinstance(value, int) and value.bit_length() > 64:
         return "a huge integer"  # its repr may be thousands of digits, or refused by Python
     if value is None or isinstance(value, str | int | float):

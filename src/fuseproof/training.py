@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 from fuseproof.candidates import AdamSettings, KernelSet
 from fuseproof.ladder import Stage
+from fuseproof.roofline import tf32_products
 from fuseproof.workload import INIT_STD, Size, Transformer, batches
 
 __all__ = ["Training"]
@@ -65,7 +65,7 @@ class Training:
     def _train(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         self.optimizer.zero_grad()
         pieces = self.stage.micro_batches
-        with _tf32(self.stage.tf32):
+        with tf32_products(self.stage.tf32):
             losses = [self._backward(*piece) for piece in zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True)]
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -144,14 +144,3 @@ class _Captured:
             loss = self._iterate(inputs, targets)
         torch.cuda.current_stream().wait_stream(stream)
         return loss
-
-
-@contextmanager
-def _tf32(wanted: bool) -> Iterator[None]:
-    """Let FP32 matrix products use TF32 inside, if wanted; outside they stay FP32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if wanted else before)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -11,7 +11,8 @@ from fuseproof.parity import Budget, ParityError, assert_rounded, round_to, spac
 from fuseproof.parity.adam.bounds import Tracked, advance
 from fuseproof.parity.adam.regimes import REGIMES, make_params
 from fuseproof.parity.bits import changes, contents, is_zero, same_bits
-from fuseproof.parity.defects import Defect, find_defect, load_defects
+from fuseproof.parity.defects import Defect, DefectTableError, Seen, find_defect, load_defects
+from fuseproof.parity.faults import FAULTS
 
 KERNEL_TESTS = Path(__file__).parents[1] / "kernels"
 HALVES = [torch.bfloat16, torch.float16]
@@ -176,7 +177,24 @@ def test_changes_are_named():
 
 # --- defects ---
 
-DEFECT = Defect(("mine",), ("cpu",), "test_x|test_y", "bf16-.*", "seen on a Tuesday.")
+SEEN = Seen("test_x|test_y", "bf16-.*", ("mine",), ("cpu",))
+DEFECT = Defect("slow", "Slow", (1,), ("mine",), ("cpu",), "seen on a Tuesday.", "torch 2.13", "slow.py", (SEEN,))
+ENTRY = """
+[[defect]]
+id = "slow"
+title = "Slow"
+faults = [1]
+candidates = ["mine", "yours"]
+devices = ["cpu"]
+evidence = "seen on a Tuesday."
+since = "torch 2.13"
+reproduction = "slow.py"
+raises = ["KeyError"]
+[[defect.seen]]
+test = "test_x"
+cases = ".*"
+candidates = ["mine"]
+"""
 
 
 @pytest.mark.parametrize(
@@ -196,26 +214,65 @@ def test_defects_are_found_by_the_whole_id(candidate, device, test, case, known)
     assert (find_defect((DEFECT,), candidate, device, test, case) is DEFECT) == known
 
 
-def test_a_mended_defect_says_what_to_do():
-    """pytest shows the reason of a strict xfail that passes."""
-    assert DEFECT.reason().endswith("If this passes, it is mended upstream: remove it from the table.")
-
-
 def test_no_table_is_no_defects(tmp_path):
-    """A repository without known defects has no file; one with an unknown key has an error."""
+    """A repository without known defects has no file."""
     assert load_defects(tmp_path / "none.toml") == ()
-    wrong = tmp_path / "wrong.toml"
-    wrong.write_text('[[defect]]\ncandidates = []\ndevices = []\ntest = ""\ncases = ""\nevidence = ""\nextra = 1\n')
-    with pytest.raises(TypeError, match="extra"):
-        load_defects(wrong)
 
 
-@pytest.mark.parametrize("defect", load_defects(KERNEL_TESTS / "adam_defects.toml"), ids=lambda defect: defect.test)
-def test_every_listed_defect_has_its_tests(defect):
+def test_a_place_may_be_narrower_than_its_defect(tmp_path):
+    """What is not said at a place is what is said of the defect."""
+    table = tmp_path / "table.toml"
+    table.write_text(ENTRY)
+    (defect,) = load_defects(table)
+
+    assert defect.seen == (Seen("test_x", ".*", ("mine",), ("cpu",)),)
+    assert defect.exceptions() == (KeyError,)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        pytest.param("title", "titel", "defect slow: unknown key titel; known are candidates, ", id="unknown-key"),
+        pytest.param('title = "Slow"\n', "", "defect slow: it lacks title; add it.", id="no-title"),
+        pytest.param('test = "test_x"\n', "", "defect slow, seen: it lacks test; add it.", id="no-test"),
+        pytest.param("KeyError", "CudaError", "raises names 'CudaError', which is no exception", id="no-exception"),
+        pytest.param("faults = [1]", "faults = [1", "mend the file.", id="no-toml"),
+        pytest.param(ENTRY, ENTRY * 2, "slow is there twice", id="twice"),
+    ],
+)
+def test_a_table_that_cannot_be_read(tmp_path, old, new, said):
+    """One sentence names the file, the entry and the mend."""
+    assert old in ENTRY
+    table = tmp_path / "table.toml"
+    table.write_text(ENTRY.replace(old, new))
+    with pytest.raises(DefectTableError, match=re.escape(said)) as caught:
+        load_defects(table)
+
+    assert str(caught.value).startswith(str(table))
+    assert "\n" not in str(caught.value)
+
+
+TABLES = [
+    pytest.param(defect, table, id=defect.id)
+    for table in sorted(KERNEL_TESTS.glob("*_defects.toml"))
+    for defect in load_defects(table)
+]
+
+
+@pytest.mark.parametrize(("defect", "table"), TABLES)
+def test_every_listed_defect_has_its_tests(defect, table):
     """A test that was renamed leaves no entry behind."""
-    names = set(
-        re.findall(r"^def (test_\w+)", "".join(p.read_text() for p in KERNEL_TESTS.glob("test_adam_*.py")), re.M)
-    )
-    alternatives = re.sub(r"^test_\((.*)\)$", r"\1", defect.test).split("|")
+    names = set(re.findall(r"^def (test_\w+)", "".join(p.read_text() for p in KERNEL_TESTS.glob("test_*.py")), re.M))
+    for seen in defect.seen:
+        alternatives = re.sub(r"^test_\((.*)\)$", r"\1", seen.test).split("|")
 
-    assert {f"test_{each.removeprefix('test_')}" for each in alternatives} <= names
+        assert {f"test_{each.removeprefix('test_')}" for each in alternatives} <= names
+
+
+@pytest.mark.parametrize(("defect", "table"), TABLES)
+def test_every_listed_defect_can_be_looked_into(defect, table):
+    """It has a kind, a build in which it was seen, and a program that shows it."""
+    assert defect.faults
+    assert set(defect.faults) <= FAULTS.keys()
+    assert defect.since
+    assert (table.parent / "reproductions" / defect.reproduction).is_file()

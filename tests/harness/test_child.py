@@ -1,11 +1,17 @@
 """A check in a process of its own: what it says, and what its end says where it cannot speak any more."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from fuseproof.parity import ParityError
 from fuseproof.parity.child import ChildError, run_in_child
+from fuseproof.parity.forks import fork_server
 
 CHECKS = """
 import os, signal, time
@@ -32,6 +38,12 @@ def gone():
 
 def hanging():
     time.sleep(60)
+
+def untouched(preloaded):
+    import sys, torch
+    assert preloaded in sys.modules
+    assert not torch.cuda.is_initialized()
+    assert not torch.cuda._is_in_bad_fork()
 
 def here(pid, name, value):
     assert os.getpid() != pid
@@ -91,3 +103,45 @@ def test_a_broken_check_is_no_verdict(check, message):
     """An expected failure must not hide a mistake in the check: it is no ParityError."""
     with pytest.raises(ChildError, match=message):
         run_in_child(check)
+
+
+def test_what_children_need_is_imported_before_they_are_there():
+    """And nothing of it has touched CUDA, which no child could use then."""
+    run_in_child("checks_for_child:untouched", "fuseproof.parity.adam.gpu")
+
+
+def test_a_server_that_has_ended_is_replaced():
+    """One lost process does not lose the session."""
+    first = fork_server()
+    os.kill(first.process_id, signal.SIGKILL)
+    while first.alive():
+        time.sleep(0.01)
+    run_in_child("checks_for_child:right", 1, "two", [3.5], {"four": None})
+
+    assert fork_server() is not first
+
+
+def test_nothing_outlives_the_process_that_asks():
+    """A session that is killed leaves neither the server behind nor the child that was running."""
+    session = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from fuseproof.parity.child import run_in_child\n"
+            "from fuseproof.parity.forks import fork_server\n"
+            "print(fork_server().process_id, flush=True)\n"
+            "run_in_child('time:sleep', 60)",
+        ],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    server = int(session.stdout.readline())
+    time.sleep(0.5)  # the child is on its way
+    session.kill()
+    session.wait()
+    session.stdout.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{server}/stat").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    assert not Path(f"/proc/{server}/stat").exists()

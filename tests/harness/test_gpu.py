@@ -350,3 +350,24 @@ def test_does_not_spoil(state):
     """A power cap is a big matrix product's normal state; what is unknown is recorded, not held against a number."""
     assert gpu.spoiled(state, QUIET) == []
     assert gpu.spoiled(QUIET, state) == []
+
+
+@pytest.mark.parametrize(
+    ("clocks_mhz", "moved"),
+    [
+        ([1980.0] * 60, False),
+        ([1980.0] * 55 + [1200.0] * 5, False),  # a few rounds; the median does not see them
+        ([1980.0] * 40 + [1700.0] * 20, True),
+        ([1980.0 - 1.6 * each for each in range(60)], False),  # 3.9 % between the deciles
+        ([1980.0 - 2.4 * each for each in range(60)], True),
+        ([1980.0, 1000.0], False),
+        ([], False),
+    ],
+    ids=["steady", "few-rounds", "drop", "small-drift", "drift", "two-rounds", "no-spin"],
+)
+def test_rounds_at_different_clocks_are_invalid(clocks_mhz, moved):
+    """More than 5 % between the middle 80 % of the rounds is said with both clocks."""
+    reasons = gpu.clock_moved(clocks_mhz)
+
+    assert moved == bool(reasons)
+    assert all("MHz during the rounds" in reason for reason in reasons)

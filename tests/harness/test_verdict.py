@@ -684,3 +684,60 @@ def test_bounds_agree_with_the_clearing_rule():
     """Cleared as soon as a majority is within B is the same decision as a median above B."""
     for results in ([0.1, 1.3, -0.1, 0.2, 9.9], [1.1, 1.2, 0.3, 1.3, 0.2]):
         assert bounds.is_cleared(results, 1.0, 5) == (np.median(results) <= 1.0)
+
+
+# --- machines that are disturbed while they confirm, and few processes ---
+
+WIDE = (4.0, 30.0, -20.0, 9.0, 18.0, -6.0, 14.0, 8.0, 26.0, -12.0, 10.0, 9.0, 7.0, -2.0, 11.0)
+
+
+@pytest.mark.parametrize("paired", [True, False], ids=["in-pairs", "alone"])
+def test_confirmations_that_scatter_as_never_before_prove_less(paired):
+    """A median of 9 % among results from -20 to 30, where processes have differed by 0.2 %: not proven."""
+    still = [process(dict.fromkeys(range(8), 0.0))] * 15
+    wide = [process({**dict.fromkeys(range(8), 0.0), 0: shift}) for shift in WIDE]
+    verdicts, status, _ = judged(pattern(), tonight_of({0: 9.0}), wide, still, paired=paired)
+    found = of(verdicts, pair(0))
+
+    assert found.label == "INCONCLUSIVE(NOT_PROVEN)"
+    assert found.bound_ln > found.effect_ln > 0.05
+    assert status == 0
+
+
+def test_one_wild_confirmation_is_no_disturbed_machine():
+    """Four pairs at +2 % and one at +20 %: REGRESSED all the same."""
+    still = [process(dict.fromkeys(range(8), 0.0))] * 5
+    slow = [process({**dict.fromkeys(range(8), 0.0), 0: shift}) for shift in (2.0, 1.9, 20.0, 2.1, 2.0)]
+    verdicts, _, _ = judged(pattern(), tonight_of({0: 2.0}), slow, still, paired=True)
+
+    assert of(verdicts, pair(0)).outcome is Outcome.REGRESSED
+
+
+def test_scattered_confirmations_of_a_large_slow_down_still_block():
+    """The same scatter around +60 % is beyond what their own spread explains."""
+    still = [process(dict.fromkeys(range(8), 0.0))] * 15
+    wide = [process({**dict.fromkeys(range(8), 0.0), 0: 60.0 + shift}) for shift in WIDE]
+    verdicts, _, _ = judged(pattern(), tonight_of({0: 60.0}), wide, still, paired=True)
+
+    assert of(verdicts, pair(0)).outcome is Outcome.REGRESSED
+
+
+def test_two_processes_of_one_benchmark_say_little_of_the_machine():
+    """Five times the usual variance is nothing with one degree of freedom, and a disturbed night with fifty."""
+    (screened,) = screen(pattern(), tonight_of({})).screened
+    usual = float(np.sqrt(screened.family.within_ln2[0]))
+    apart = 100 * usual * math.sqrt(10.0)  # of two: residuals of half that, so 5 times the variance
+
+    assert controls.judge_same_arm(screened, [[process({0: 0.0}), process({0: apart})]]).passed
+    many = [process(dict.fromkeys(range(8), 0.7 * apart * (-1) ** number)) for number in range(8)]
+    assert not controls.judge_same_arm(screened, [many]).passed
+
+
+def test_a_segment_of_another_environment_is_confirmed_alone():
+    """Both arms 2 % up: in pairs the machine is to blame; who is not paired is held, as the history says."""
+    slow = process({**dict.fromkeys(range(8), 0.0), 0: 2.0, 1: 2.0})
+    tonight = tonight_of({0: 2.0, 1: 2.0})
+    verdicts, _, _ = judged(pattern(), tonight, [slow] * 5, [slow] * 5, paired=True, alone={pair(1).key})
+
+    assert of(verdicts, pair(0)).label == "INVALID(MACHINE)"
+    assert of(verdicts, pair(1)).label == "INCONCLUSIVE(HELD)"

@@ -222,6 +222,26 @@ def test_the_ladder_is_a_chain():
     assert {stage.base for stage in STAGES.values() if stage.full} <= {"3_fused_layer_norm", "4_amp_bf16"}
 
 
+def test_each_stage_stands_under_the_ceiling_of_its_products():
+    """A TF32 product is not measured against what FP32 can do; FP16 and BF16 share their units."""
+    ceilings = {name: stage.ceiling for name, stage in STAGES.items()}
+
+    assert {name for name, ceiling in ceilings.items() if ceiling == "fp32"} == {
+        "0_textbook",
+        "1_adam_fp32",
+        "2_fused_adam",
+        "3_fused_layer_norm",
+    }
+    assert {name for name, ceiling in ceilings.items() if ceiling == "tf32"} == {"5_tf32"}
+
+
+def test_no_token_of_the_text_stands_in_a_long_run():
+    """Indentation would make tied embeddings start below the loss of a uniform guess."""
+    inputs, targets = next(batches(SIZES["tiny"], 1, torch.device("cpu")))
+
+    assert (inputs == targets).float().mean() < 0.1
+
+
 def test_first_stages_are_what_users_start_from():
     """Stage 0 is the guides' Adam and primitive LayerNorm, stage 1 torch as users get it: nothing fused by a set."""
     assert (STAGES["0_textbook"].adam, STAGES["0_textbook"].layer_norm) == ("torch_loop", "primitive")

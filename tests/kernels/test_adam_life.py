@@ -1,130 +1,106 @@
 """Every Adam through its life: saved, copied and resumed, gradients cleared, parameters frozen, a closure."""
 
-import copy
 import inspect
-import io
-import pickle
 
 import pytest
 import torch
 
+from fuseproof.candidates import AdamCandidate
 from fuseproof.parity import DTYPES
-from fuseproof.parity.adam import settings_in_mode
+from fuseproof.parity.adam.apart import run_apart
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.checks import SEED
-from fuseproof.parity.adam.regimes import REGIMES, make_params
-from fuseproof.parity.bits import contents, same_bits
+from fuseproof.parity.adam.life import LOADED, WAYS, check_resumed, check_resumed_by_another, check_state_dict
+from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
+from fuseproof.parity.bits import copies, differing
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
 
-USUAL, LATE = REGIMES["mixed_signs"], REGIMES["late_gradient"]
+USUAL = REGIMES["mixed_signs"]
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
-def usual(adam, dtype):
-    """Return settings with weight decay, decoupled where the candidate can."""
-    return settings_in_mode(max(adam.decay_modes, key=len), lr=USUAL.lr_for(dtype), weight_decay=0.01)
+def call(check, *arguments):
+    """Ask here."""
+    check(*arguments)
 
 
-def walk(optimizer, params, steps):
-    """Take these steps; a parameter has its first gradient at step 4."""
-    for step in steps:
-        LATE.set_gradients(params, step, SEED)
-        optimizer.step()
+def apart_if_it_trusts(adam):
+    """Return how to ask an implementation that has loaded a state: apart, if its kernels trust what it has loaded."""
+    return run_apart if adam.own_kernels else call
 
 
-def fresh(params):
-    """Return parameters of the same bits, as a new process would load them."""
-    return [param.detach().clone().requires_grad_() for param in params]
-
-
-def by_state_dict(adam, optimizer, params, settings):
-    """Load the state into an optimizer over new parameters."""
-    new = fresh(params)
-    other = adam.build(new, settings)
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    return other, new
-
-
-def by_file(adam, optimizer, params, settings):
-    """The same through bytes, onto the CPU first, as checkpoints are loaded."""
-    file = io.BytesIO()
-    torch.save(optimizer.state_dict(), file)
-    file.seek(0)
-    new = fresh(params)
-    other = adam.build(new, settings)
-    other.load_state_dict(torch.load(file, map_location="cpu"))
-    return other, new
-
-
-def by_deepcopy(adam, optimizer, params, settings):
-    """Copy optimizer and parameters together."""
-    return copy.deepcopy((optimizer, params))
-
-
-def by_pickle(adam, optimizer, params, settings):
-    """Pickle optimizer and parameters together."""
-    return pickle.loads(pickle.dumps((optimizer, params)))
-
-
-@pytest.mark.parametrize("way", [by_state_dict, by_file, by_deepcopy, by_pickle], ids=lambda way: way.__name__)
-@pytest.mark.parametrize("after", [0, 2, 5], ids=lambda after: f"after_{after}_steps")
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("way", WAYS)
 @by_dtype
-def test_resumed_equals_uninterrupted(adam, dtype, after, way, device):
+def test_resumed_equals_uninterrupted(adam, dtype, way, device):
     """Saved before the first step, before and after a parameter's late first gradient: the end has the same bits."""
-    dtype = DTYPES[dtype]
-    params, settings = make_params(LATE, dtype, device, SEED), usual(adam, dtype)
-    optimizer = adam.build(params, settings)
-    walk(optimizer, params, range(1, after + 1))
-    other, others = way(adam, optimizer, params, settings)
-    kept = [each.detach().clone() for each in params]
-    walk(other, others, range(after + 1, 9))
-
-    assert all(map(same_bits, params, kept)), "the copy moved the original"
-    walk(optimizer, params, range(after + 1, 9))
-    assert all(map(same_bits, params, others))
+    loads = way in {"by_state_dict", "by_file"}
+    (apart_if_it_trusts(adam) if loads else call)(check_resumed, adam, device, dtype, way)
 
 
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("loaded", LOADED)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_resumed_by_another(adam: AdamCandidate, other_adam: AdamCandidate, dtype, loaded, device):
+    """The state of any other implementation is gone on with, or refused by an error: never a wrong step in silence."""
+    if other_adam.name == adam.name:
+        pytest.skip("test_resumed_equals_uninterrupted loads an implementation's own state")
+    if other_adam.compiled:
+        pytest.skip("what torch.compile makes of Adam keeps the state that torch_foreach keeps")
+    if DTYPES[dtype] not in other_adam.dtypes:
+        pytest.skip(f"{other_adam.name} is not meant for {dtype}")
+    if reason := other_adam.unavailable(device):
+        pytest.skip(reason)
+    apart_if_it_trusts(adam)(check_resumed_by_another, adam, device, dtype, other_adam.reference, loaded)
+
+
+@pytest.mark.fault(13)
 @by_dtype
 def test_a_state_dict_is_no_step(adam, dtype, device):
     """Asking for the state, and loading it into the same optimizer, changes no bit and no later step."""
-    dtype = DTYPES[dtype]
-    params, settings = make_params(USUAL, dtype, device, SEED), usual(adam, dtype)
-    twins = fresh(params)
-    optimizer, twin = adam.build(params, settings), adam.build(twins, settings)
-    for step in range(1, 5):
-        for each, tensors in ((optimizer, params), (twin, twins)):
-            USUAL.set_gradients(tensors, step, SEED)
-            each.step()
-        optimizer.load_state_dict(optimizer.state_dict())
-
-    assert all(map(same_bits, params, twins))
+    apart_if_it_trusts(adam)(check_state_dict, adam, device, dtype)
 
 
+@pytest.mark.fault(2)
 @pytest.mark.parametrize("to_none", [True, False], ids=["to_none", "to_zero"])
 @by_dtype
 def test_cleared_gradients(adam, dtype, to_none, device):
-    """After zero_grad a step without new gradients leaves all alone; over zeros it goes on by its momentum."""
+    """A step without gradients leaves all alone; over zeros it goes on by its momentum."""
     dtype = DTYPES[dtype]
     params = make_params(USUAL, dtype, device, SEED)
-    checked = CheckedAdam(adam, [Group(params, usual(adam, dtype))], f"{dtype}, zero_grad, seed {SEED}")
+    checked = CheckedAdam(adam, [Group(params, usual_settings(adam, dtype))], f"{dtype}, zero_grad, seed {SEED}")
     for step in range(1, 4):
         USUAL.set_gradients(params, step, SEED)
         checked.step()
-        checked.optimizer.zero_grad(set_to_none=to_none)
-        kept = contents({str(i): each for i, each in enumerate(params)})
+        for param in params:
+            param.grad = None if to_none else torch.zeros_like(param.grad)
+        kept = copies(params)
         checked.step()
 
-        assert all(to_none == same_bits(each, kept[str(i)]) for i, each in enumerate(params))
+        assert len(differing(params, kept)) == (0 if to_none else len(params))
     checked.finish()
 
 
+@pytest.mark.fault(19)
+@pytest.mark.parametrize("to_none", [True, False], ids=["to_none", "to_zero"])
+@by_dtype
+def test_zero_grad_takes_set_to_none(adam, dtype, to_none, device):
+    """As torch's optimizers do, whose loops say ``zero_grad(set_to_none=...)``."""
+    params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
+    optimizer = adam.build(params, usual_settings(adam, DTYPES[dtype]))
+    USUAL.set_gradients(params, 1, SEED)
+    optimizer.zero_grad(set_to_none=to_none)
+
+    assert params[0].grad is None if to_none else not params[0].grad.count_nonzero()
+
+
+@pytest.mark.fault(15)
 @by_dtype
 def test_settings_changed_by_hand(adam, dtype, device):
     """lr and betas that a training loop writes into the groups are used in the next step."""
     dtype = DTYPES[dtype]
     params = make_params(USUAL, dtype, device, SEED)
-    checked = CheckedAdam(adam, [Group(params, usual(adam, dtype))], f"{dtype}, settings by hand, seed {SEED}")
+    checked = CheckedAdam(adam, [Group(params, usual_settings(adam, dtype))], f"{dtype}, settings by hand, seed {SEED}")
     for step, (lr, betas) in enumerate([(0.25, (0.9, 0.999)), (0.125, (0.5, 0.9)), (0.5, (0.9, 0.99))], 1):
         (group,) = checked.optimizer.param_groups
         if isinstance(group["lr"], torch.Tensor):
@@ -143,7 +119,7 @@ def test_settings_changed_by_hand(adam, dtype, device):
 def test_a_closure_is_called_once_with_gradients_on(adam, dtype, device):
     """``step(closure)`` evaluates it before the update, with autograd on, and returns its loss."""
     params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
-    optimizer, calls = adam.build(params, usual(adam, DTYPES[dtype])), []
+    optimizer, calls = adam.build(params, usual_settings(adam, DTYPES[dtype])), []
     if "closure" not in inspect.signature(optimizer.step).parameters:
         pytest.skip(f"{adam.name} takes no closure")
 
@@ -160,3 +136,41 @@ def test_a_closure_is_called_once_with_gradients_on(adam, dtype, device):
     assert calls == [True]
     assert loss.item() == before.square().sum().item()
     assert not torch.equal(before, params[0])
+
+
+@pytest.mark.fault(18)
+@by_dtype
+def test_autograd_is_told_that_parameters_were_written(adam, dtype, device):
+    """Backward through values that a step has overwritten is an error, not a gradient of other values."""
+    params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
+    optimizer = adam.build(params, usual_settings(adam, DTYPES[dtype]))
+    loss, right = params[0].square().sum(), 2 * params[0].detach()
+    USUAL.set_gradients(params, 1, SEED)
+    optimizer.step()
+    params[0].grad = None
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)  # noqa: PT017  # either is right
+    else:
+        assert torch.equal(params[0].grad, right)
+
+
+@pytest.mark.fault(19)
+@by_dtype
+def test_sparse_gradients(adam, dtype, device):
+    """A sparse gradient is refused by that word, or does what the dense one does."""
+    ends = []
+    for sparse in (False, True):
+        params = make_params(USUAL, DTYPES[dtype], device, SEED, ((5, 3),))
+        optimizer = adam.build(params, usual_settings(adam, DTYPES[dtype]))
+        USUAL.set_gradients(params, 1, SEED)
+        params[0].grad = params[0].grad.to_sparse() if sparse else params[0].grad
+        try:
+            optimizer.step()
+        except RuntimeError as error:
+            assert sparse and "sparse" in str(error)  # noqa: PT017, PT018  # either is right
+            return
+        ends.append(params[0].detach())
+
+    assert torch.allclose(*ends)

@@ -8,7 +8,8 @@ import torch
 
 from fuseproof.candidates import NormCandidate
 from fuseproof.measure import Plan
-from fuseproof.plans import DTYPES, norm_plan
+from fuseproof.parity import DTYPES
+from fuseproof.plans import norm_plan
 
 
 @dataclass(frozen=True)

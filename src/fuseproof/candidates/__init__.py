@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from fuseproof.candidates.adam import ADAM
-from fuseproof.candidates.brought import bring_layer_norm
+from fuseproof.candidates.brought import bring_adam, bring_layer_norm
 from fuseproof.candidates.norm import LAYER_NORM, RMS_NORM
 from fuseproof.candidates.record import AdamCandidate, AdamSettings, Arithmetic, NormCandidate, by_name
 
@@ -26,6 +26,7 @@ __all__ = [
     "Arithmetic",
     "KernelSet",
     "NormCandidate",
+    "adam_candidate",
     "brought_kernel_set",
     "default_kernel_set",
     "norm_candidate",
@@ -73,6 +74,11 @@ def brought_kernel_set(candidate: AdamCandidate | NormCandidate) -> KernelSet:
     if isinstance(candidate, AdamCandidate):
         return KernelSet(candidate.name, candidate, torch_set.layer_norm, brought=True)
     return KernelSet(candidate.name, torch_set.adam, candidate, torch_set.capturable_adam, brought=True)
+
+
+def adam_candidate(reference: str) -> AdamCandidate:
+    """Return the Adam that has this `reference`: in another process, where records cannot go."""
+    return bring_adam("--adam", reference, ADAM) if "=" in reference else ADAM[reference]
 
 
 def norm_candidate(kind: str, reference: str) -> NormCandidate:

@@ -13,6 +13,7 @@ from fuseproof.candidates.record import (
     AdamCandidate,
     AdamSettings,
     Arithmetic,
+    Kernel,
     by_name,
     compiler_missing_reason,
 )
@@ -55,6 +56,7 @@ def _apex(**flags: Any) -> _Build:
             eps=settings.eps,
             weight_decay=settings.weight_decay,
             adam_w_mode=settings.decoupled,
+            bias_correction=settings.bias_correction,
             **flags,
         )
         return optimizer
@@ -82,23 +84,34 @@ def _apex_candidate(name: str, **facts: Any) -> AdamCandidate:
         arithmetic_on={"cuda": _APEX_CAPTURABLE if flags else _APEX},
         moments="float32",
         step_count="group",
+        switches_correction=True,
+        own_kernels=True,
         missing=preflight.apex_missing_reason,
         **facts,
     )
 
 
+# One operator on a CPU; on CUDA a functor that many instantiations of one kernel name in their template arguments.
+_TORCH_FUSED_KERNELS = {"cuda": Kernel(r"FusedAdamMathFunctor"), "cpu": Kernel(r"aten::_fused_adamw?_$")}
+_TORCH_FOREACH_KERNELS = {"cuda": Kernel(r"multi_tensor_apply_kernel", launches=None)}
+
 ADAM: Mapping[str, AdamCandidate] = by_name(
     AdamCandidate("torch_loop", _torch(foreach=False, fused=False), launches_per_tensor=True),
-    AdamCandidate("torch_default", _torch()),
-    AdamCandidate("torch_foreach", _torch(foreach=True)),
+    AdamCandidate("torch_default", _torch(), kernels=_TORCH_FOREACH_KERNELS),
+    AdamCandidate("torch_foreach", _torch(foreach=True), kernels=_TORCH_FOREACH_KERNELS),
     # With a GradScaler it writes the unscaled gradients back.
     AdamCandidate(
-        "torch_fused", _torch(fused=True), arithmetic_on={"cuda": _TORCH_FUSED_CUDA}, writes=frozenset({"grad"})
+        "torch_fused",
+        _torch(fused=True),
+        arithmetic_on={"cuda": _TORCH_FUSED_CUDA},
+        kernels=_TORCH_FUSED_KERNELS,
+        writes=frozenset({"grad"}),
     ),
     AdamCandidate(
         "torch_fused_capturable",
         _torch(fused=True, capturable=True),
         arithmetic_on={"cuda": _TORCH_FUSED_CUDA},
+        kernels=_TORCH_FUSED_KERNELS,
         capturable=True,
         writes=frozenset({"grad"}),
         nightly=False,
@@ -109,6 +122,7 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
         _torch(foreach=True, capturable=True),
         device_types=CUDA,
         arithmetic_on={"cuda": _FLOAT32_STEP},
+        kernels=_TORCH_FOREACH_KERNELS,
         capturable=True,
         nightly=False,
     ),
@@ -117,11 +131,25 @@ ADAM: Mapping[str, AdamCandidate] = by_name(
         _torch_compiled,
         arithmetic_on={"cuda": _FLOAT32_STEP, "cpu": _FLOAT32_STEP},
         compiled=True,
+        kernels={"cuda": Kernel(r"^triton_", launches=None)},
         nightly=False,
         missing=compiler_missing_reason,
     ),
-    _apex_candidate("apex"),
+    _apex_candidate("apex", kernels={"cuda": Kernel(r"\bAdamFunctor<")}),
     # With a GradScaler it writes the unscaled gradients back.
-    _apex_candidate("apex_capturable", capturable=True, nightly=False, writes=frozenset({"grad"})),
-    _apex_candidate("apex_master", capturable=True, nightly=False, master_weights=True, writes=frozenset({"grad"})),
+    _apex_candidate(
+        "apex_capturable",
+        kernels={"cuda": Kernel(r"\bAdamCapturableFunctor<")},
+        capturable=True,
+        nightly=False,
+        writes=frozenset({"grad"}),
+    ),
+    _apex_candidate(
+        "apex_master",
+        kernels={"cuda": Kernel(r"\bAdamCapturableMasterFunctor<")},
+        capturable=True,
+        nightly=False,
+        master_weights=True,
+        writes=frozenset({"grad"}),
+    ),
 )

@@ -21,6 +21,8 @@ __all__ = ["BroughtError", "bring_adam", "bring_layer_norm"]
 _NORMALIZED_DIMS = 3  # of an image: channels, height and width
 _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_.]+)=(?P<module>[A-Za-z_][\w.]*):(?P<attr>[A-Za-z_][\w.]*)")
 
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class BroughtError(Exception):
     """What was brought cannot be used; the message is one sentence with the option, the reason and the mend."""
@@ -45,6 +47,7 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
     takes = _parameters(option, spec, kind, ("params",))
     switch = next((each for each in ("decoupled_weight_decay", "adam_w_mode") if each in takes), None)
     modes: frozenset[Literal["l2", "decoupled"]] = frozenset({"l2", "decoupled"} if switch else {"l2"})
+    corrects = "bias_correction" in takes
     needed = [each for each in ("lr", "betas", "eps", "weight_decay") if each not in takes and "**" not in takes]
     if needed:
         raise BroughtError(
@@ -53,7 +56,9 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
         )
 
     def build(params: Iterable[torch.Tensor], settings: AdamSettings) -> torch.optim.Optimizer:
-        flags = {switch: settings.decoupled} if switch else {}
+        flags: dict[str, bool] = {switch: settings.decoupled} if switch else {}
+        if corrects:
+            flags["bias_correction"] = settings.bias_correction
         optimizer: torch.optim.Optimizer = kind(
             params,
             lr=settings.lr,
@@ -64,7 +69,15 @@ def bring_adam(option: str, spec: str, known: Mapping[str, Any]) -> AdamCandidat
         )
         return optimizer
 
-    return AdamCandidate(name, build, decay_modes=modes)
+    return AdamCandidate(
+        name,
+        build,
+        decay_modes=modes,
+        dtypes=_dtypes(option, spec, kind),
+        switches_correction=corrects,
+        own_kernels=True,
+        brought=spec,
+    )
 
 
 def bring_layer_norm(option: str, spec: str, known: Mapping[str, Any]) -> NormCandidate:
@@ -99,9 +112,20 @@ def bring_layer_norm(option: str, spec: str, known: Mapping[str, Any]) -> NormCa
         build,
         normalized_dims=_NORMALIZED_DIMS if "normalized_shape" in takes else 1,
         half_affine=True,  # it may: a test of its own asks whether it does
+        dtypes=_dtypes(option, spec, kind),
         leaves_out=leaves_out,  # type: ignore[arg-type]  # a set of these two words
         brought=spec,
     )
+
+
+def _dtypes(option: str, spec: str, kind: Callable[..., Any]) -> frozenset[torch.dtype]:
+    """Return what the class is meant for: what its `fuseproof_dtypes` names, or all."""
+    names = getattr(kind, "fuseproof_dtypes", tuple(_DTYPES))
+    if isinstance(names, str) or not names or not set(names) <= _DTYPES.keys():
+        raise BroughtError(
+            f"{option} {spec}: fuseproof_dtypes is {names!r}; make it a tuple of one or more of {', '.join(_DTYPES)}."
+        )
+    return frozenset(_DTYPES[name] for name in names)
 
 
 def _load(option: str, spec: str, known: Mapping[str, Any]) -> tuple[str, Callable[..., Any]]:

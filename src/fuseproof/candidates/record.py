@@ -19,6 +19,7 @@ __all__ = [
     "AdamCandidate",
     "AdamSettings",
     "Arithmetic",
+    "Kernel",
     "NormCandidate",
     "by_name",
     "compiler_missing_reason",
@@ -33,13 +34,21 @@ ALL_DTYPES = HALVES | {torch.float32}
 
 @dataclass(frozen=True)
 class AdamSettings:
-    """Hyper-parameters of Adam, under the names of ``torch.optim.Adam``; ``decoupled`` selects AdamW's weight decay."""
+    """Hyper-parameters of Adam, under the names of ``torch.optim.Adam``.
+
+    Attributes:
+        lr, betas, eps, weight_decay: as there.
+        decoupled: AdamW's weight decay instead of an L2 term in the gradient.
+        bias_correction: whether moments are corrected; only some implementations can leave it out.
+
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = True
+    bias_correction: bool = True
 
 
 def _always() -> None:
@@ -67,6 +76,20 @@ _IN_FLOAT64 = Arithmetic()
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """What a fused implementation launches.
+
+    Attributes:
+        name: regular expression found in the full name of the kernel, on a CPU of the operator.
+        launches: how many of them update some tensors that fit into one; None: as many as it has operations.
+
+    """
+
+    name: str
+    launches: int | None = 1
+
+
+@dataclass(frozen=True)
 class AdamCandidate:
     """One implementation of Adam.
 
@@ -74,6 +97,7 @@ class AdamCandidate:
         name: its name in keys, ids and tables.
         build: parameters and settings to an optimizer.
         device_types: where it runs: "cuda", "cpu".
+        dtypes: of the parameters, for which it is meant.
         decay_modes: which weight decay it can do.
         arithmetic_on: its arithmetic by device type, where it does not take its hyper-parameters in FP64.
         moments: dtype of exp_avg and exp_avg_sq: always FP32, or the parameter's.
@@ -83,6 +107,10 @@ class AdamCandidate:
         writes: what `step()` may write besides parameters, moments and counters.
         launches_per_tensor: it launches kernels tensor by tensor; the host cannot run ahead of the device.
         compiled: it goes through ``torch.compile``: half a minute for every new set of shapes.
+        kernels: by device type, the kernel that updates many tensors at once.
+        switches_correction: it takes `bias_correction`.
+        own_kernels: a wrong state can lead its kernels astray in memory: what may do so runs in a child on a GPU.
+        brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
         nightly: a night times it; variants are timed with ``--full`` only.
         missing: why it is not available in this environment, or None.
 
@@ -91,6 +119,7 @@ class AdamCandidate:
     name: str
     build: Callable[[Iterable[torch.Tensor], AdamSettings], torch.optim.Optimizer]
     device_types: frozenset[str] = ANYWHERE
+    dtypes: frozenset[torch.dtype] = ALL_DTYPES
     decay_modes: frozenset[Literal["l2", "decoupled"]] = frozenset({"l2", "decoupled"})
     arithmetic_on: Mapping[str, Arithmetic] = field(default_factory=dict)
     moments: Literal["float32", "parameter"] = "parameter"
@@ -100,8 +129,22 @@ class AdamCandidate:
     writes: frozenset[Literal["grad"]] = frozenset()
     launches_per_tensor: bool = False
     compiled: bool = False
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    switches_correction: bool = False
+    own_kernels: bool = False
+    brought: str = ""
     nightly: bool = True
     missing: Callable[[], str | None] = _always
+
+    @property
+    def reference(self) -> str:
+        """What `adam_candidate` finds it by."""
+        return self.brought or self.name
+
+    @property
+    def full_name(self) -> str:
+        """Its name among candidates of all kinds that a fixture has."""
+        return self.name
 
     def arithmetic(self, device: torch.device) -> Arithmetic:
         """Return what an oracle must know of its arithmetic on `device`."""

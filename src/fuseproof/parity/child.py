@@ -1,25 +1,22 @@
-"""A check in an interpreter of its own: an error that spoils a CUDA context, or ends the process, stays in there."""
+"""A check in a process of its own: an error that spoils a CUDA context, or ends the process, stays in there."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
 
+from fuseproof.parity.forks import ServerError, fork_server
 from fuseproof.parity.measures import ParityError
 
 __all__ = ["ChildError", "run_in_child"]
 
-_LONGEST_S = 300  # the slowest check takes seconds; a loaded machine needs 20 to import torch
+_LONGEST_S = 300  # the slowest check takes seconds; a loaded machine may need 20 to make a CUDA context
 _TOLD_LINES = 5  # of what a child that died wrote last
-_START = "import sys; from fuseproof.parity.child import _main; _main(*sys.argv[1:])"
 _RIGHT, _WRONG, _BROKEN = "right", "wrong", "broken"
 
 
@@ -28,7 +25,7 @@ class ChildError(Exception):
 
 
 def run_in_child(check: str, *arguments: object, longest_s: float = _LONGEST_S) -> None:
-    """Run a check in a fresh interpreter with this one's import path and environment, hence on the same GPU.
+    """Run a check in a fork of a process that has not touched CUDA, with this one's environment: on the same GPU.
 
     The child synchronises CUDA after the check, so that an error of a kernel is met there.
 
@@ -43,18 +40,18 @@ def run_in_child(check: str, *arguments: object, longest_s: float = _LONGEST_S) 
 
     """
     with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        command = [sys.executable, "-c", _START, str(answer), check, json.dumps(arguments)]
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        answer, stderr = Path(folder) / "answer.json", Path(folder) / "stderr"
+        request = {"answer": str(answer), "check": check, "arguments": arguments}
         try:
-            child = subprocess.run(
-                command, env=environ, capture_output=True, text=True, errors="replace", timeout=longest_s, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise ParityError(f"{check}{arguments}: no answer from its process after {longest_s:g} s") from None
+            status = fork_server().run(__name__, _main.__name__, request, str(stderr), longest_s)
+        except ServerError as error:
+            raise ChildError(f"{check}{arguments}: no child could be started: {error}") from None
+        if status is None:
+            raise ParityError(f"{check}{arguments}: no answer from its process after {longest_s:g} s")
         said = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
+        heard = stderr.read_text(encoding="utf-8", errors="replace") if stderr.exists() else ""
     if said is None:
-        raise ParityError(f"{check}{arguments}: its process {_ending(child.returncode)}: {_last(child.stderr)}")
+        raise ParityError(f"{check}{arguments}: its process {_ending(status)}: {_last(heard)}")
     kind, message = said
     if kind == _BROKEN:
         raise ChildError(f"{check}{arguments}: {message}")
@@ -70,11 +67,9 @@ def _last(stderr: str) -> str:
     return " | ".join(stderr.strip().splitlines()[-_TOLD_LINES:]) or "it said nothing"
 
 
-def _main(answer: str, check: str, arguments: str) -> None:
-    """Run one check in this interpreter, which is the child, and write what comes of it."""
-    Path(answer).write_text(json.dumps(_outcome(check, json.loads(arguments))), encoding="utf-8")
-    # A spoiled CUDA context can make the interpreter's end hang or crash; all that counts is written.
-    os._exit(0)
+def _main(answer: str, check: str, arguments: list[object]) -> None:
+    """Run one check in this process, which is the child, and write what comes of it."""
+    Path(answer).write_text(json.dumps(_outcome(check, arguments)), encoding="utf-8")
 
 
 def _outcome(check: str, arguments: list[object]) -> tuple[str, str]:

@@ -1,14 +1,36 @@
-"""Known faults of candidates: a table beside the tests, with the evidence, matched against test ids."""
+"""Known faults of candidates: a table beside the tests, with evidence and a reproduction, matched against test ids."""
 
 from __future__ import annotations
 
+import builtins
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Defect", "find_defect", "load_defects"]
+__all__ = ["Defect", "DefectTableError", "Seen", "find_defect", "load_defects"]
+
+
+class DefectTableError(Exception):
+    """A table that cannot be read as one; the message is one sentence with the file, the entry and the mend."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where a defect is seen.
+
+    Attributes:
+        test: regular expression for the name of the test function.
+        cases: regular expression for the whole test id without the candidate's name.
+        candidates, devices: whose cases, and on which types of device.
+
+    """
+
+    test: str
+    cases: str
+    candidates: tuple[str, ...]
+    devices: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -16,37 +38,92 @@ class Defect:
     """One known fault.
 
     Attributes:
+        id: its worded name, unique in the table.
+        title: the fault in a line.
+        faults: its kinds, by their numbers in `fuseproof.parity.faults`.
         candidates: whose it is.
         devices: types of device where it is seen.
-        test: regular expression for the name of the test function.
-        cases: regular expression for the whole test id without the candidate's name.
-        evidence: what was seen, where and when.
+        evidence: what was seen, in numbers.
+        since: the builds in which it was seen, and when.
+        reproduction: a file in the folder `reproductions` beside the table: a program that fails while the defect is
+            there, and needs nothing but torch and the candidate.
+        seen: the cases that show it.
+        raises: names of the exceptions, Python's own, by which it shows.
 
     """
 
+    id: str
+    title: str
+    faults: tuple[int, ...]
     candidates: tuple[str, ...]
     devices: tuple[str, ...]
-    test: str
-    cases: str
     evidence: str
+    since: str
+    reproduction: str
+    seen: tuple[Seen, ...]
+    raises: tuple[str, ...] = ("AssertionError",)
 
     def reason(self) -> str:
         """Return the evidence, and what to do when it is gone."""
-        return f"known defect: {self.evidence} If this passes, it is mended upstream: remove it from the table."
+        return (
+            f"known defect {self.id}: {self.evidence} If this passes, it is mended upstream: remove it from the table."
+        )
+
+    def exceptions(self) -> tuple[type[BaseException], ...]:
+        """Return the exceptions by which it shows."""
+        return tuple(getattr(builtins, name) for name in self.raises)
+
+
+_LISTS = ("faults", "candidates", "devices", "raises")
 
 
 def load_defects(path: Path) -> tuple[Defect, ...]:
     """Return the defects that a TOML file lists as ``[[defect]]``; none where there is no such file.
 
+    Each has one or more ``[[defect.seen]]`` with `test` and `cases`, and `candidates` and `devices` where these are
+    fewer than the defect's.
+
     Raises:
-        KeyError, TypeError: an entry lacks a key or has an unknown one.
+        DefectTableError: it is no TOML, an entry lacks a key or has an unknown one, or an id is there twice.
 
     """
     if not path.exists():
         return ()
-    entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["defect"]
-    lists = ("candidates", "devices")
-    return tuple(Defect(**{**entry, **{name: tuple(entry[name]) for name in lists}}) for entry in entries)
+    try:
+        entries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("defect", [])
+    except tomllib.TOMLDecodeError as error:
+        raise DefectTableError(f"{path}: {error}; mend the file.") from None
+    defects = tuple(_defect(path, entry) for entry in entries)
+    ids = [defect.id for defect in defects]
+    if twice := sorted({each for each in ids if ids.count(each) > 1}):
+        raise DefectTableError(f"{path}: {', '.join(twice)} is there twice; give each defect an id of its own.")
+    return defects
+
+
+def _defect(path: Path, entry: dict[str, Any]) -> Defect:
+    name = f"{path}: defect {entry.get('id', 'without id')}"
+    optional = {"raises"}
+    _check_keys(name, entry, {each.name for each in fields(Defect)}, optional)
+    shared = {key: tuple(entry[key]) for key in ("candidates", "devices")}
+    seen = []
+    for place in entry["seen"]:
+        _check_keys(f"{name}, seen", place, {each.name for each in fields(Seen)}, set(shared))
+        whose = shared | {key: tuple(place[key]) for key in shared if key in place}
+        seen.append(Seen(place["test"], place["cases"], whose["candidates"], whose["devices"]))
+    lists = {key: tuple(entry[key]) for key in _LISTS if key in entry}
+    defect = Defect(**{**entry, **lists, "seen": tuple(seen)})
+    for each in defect.raises:
+        kind = getattr(builtins, each, None)
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise DefectTableError(f"{name}: raises names {each!r}, which is no exception of Python's own.")
+    return defect
+
+
+def _check_keys(name: str, entry: dict[str, Any], known: set[str], optional: set[str]) -> None:
+    if unknown := sorted(entry.keys() - known):
+        raise DefectTableError(f"{name}: unknown key {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
+    if missing := sorted(known - optional - entry.keys()):
+        raise DefectTableError(f"{name}: it lacks {', '.join(missing)}; add it.")
 
 
 def find_defect(defects: tuple[Defect, ...], candidate: str, device_type: str, test: str, case: str) -> Defect | None:
@@ -61,7 +138,8 @@ def find_defect(defects: tuple[Defect, ...], candidate: str, device_type: str, t
     """
     case = "" if case == candidate else case.removeprefix(f"{candidate}-")
     for defect in defects:
-        here = candidate in defect.candidates and device_type in defect.devices and re.fullmatch(defect.test, test)
-        if here and re.fullmatch(defect.cases, case):
-            return defect
+        for seen in defect.seen:
+            here = candidate in seen.candidates and device_type in seen.devices
+            if here and re.fullmatch(seen.test, test) and re.fullmatch(seen.cases, case):
+                return defect
     return None

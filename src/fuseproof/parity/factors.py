@@ -18,5 +18,6 @@ def factor_of(quantity: str, actual: torch.Tensor, wanted: torch.Tensor) -> str:
     left = rest - factor * wanted
     if float((left * left).sum()) > 0.1 * float((rest * rest).sum()):
         return ""
-    words = f"{quantity} {abs(factor):.3g} times itself too {'large' if factor > 0 else 'small'}"
-    return f"{words}: looks like a constant factor"
+    size = f"{abs(factor):.3g} times itself" if abs(factor) >= 1 else f"{100 * abs(factor):.3g} %"
+    side = "large" if factor > 0 else "small"
+    return f"{quantity} {size} too {side}, the same everywhere: looks like a constant factor"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fuseproof.verdicts import noise
-from fuseproof.verdicts.night import Night, Rule, is_valid, segments, value_ln, values_ln
+from fuseproof.verdicts.night import Night, Segments, is_valid, value_ln, values_ln
 from fuseproof.verdicts.noise import Floats
+from fuseproof.verdicts.rules import Kind, Rule
 from fuseproof.verdicts.verdict import Pair
 
 __all__ = ["Family", "build_family"]
@@ -27,8 +29,9 @@ class Family:
     """The baseline of one stochastic metric: arrays over its pairs, whether they ran tonight or not.
 
     Attributes:
-        rule: how the metric is gated.
+        rule: the metric, and the step of its clock.
         pairs: the benchmarks.
+        tolerance_ln: the largest slow-down of each that never blocks by itself.
         center_ln: baseline.
         nights: K.
         df: degrees of freedom of the pair's own nights, over all segments.
@@ -49,6 +52,7 @@ class Family:
 
     rule: Rule
     pairs: tuple[Pair, ...]
+    tolerance_ln: Floats
     center_ln: Floats
     nights: Floats
     df: Floats
@@ -66,20 +70,29 @@ class Family:
     reference: tuple[int, ...]
 
 
-def build_family(history: Sequence[Night], rule: Rule, replicates: int) -> Family | None:
+def build_family(
+    history: Sequence[Night],
+    rule: Rule,
+    replicates: int,
+    judged_by: Mapping[Pair, Rule] | None = None,
+    parts: Segments | None = None,
+) -> Family | None:
     """Return the baseline of a metric, None where there is none; pairs without a clean night are not in it.
 
     Args:
         history: the newest nights, oldest first, with the anchor's.
         rule: how the metric is gated.
         replicates: screening processes tonight.
+        judged_by: the rule of each pair that is judged; without it `rule` is that of all.
+        parts: the history's segments, where they are known already.
 
     """
-    parts_of = {
-        pair: parts
-        for pair in sorted({pair for night in history for pair in night.pairs if pair.metric == rule.metric})
-        if (parts := segments(history, pair))[0]
-    }
+    known = {pair for night in history for pair in night.pairs if pair.metric == rule.metric}
+    if judged_by is None:
+        judged_by = dict.fromkeys(known, rule)
+    stochastic = sorted(p for p in known if p in judged_by and judged_by[p].kind is Kind.STOCHASTIC)
+    parts = parts or Segments(history)
+    parts_of = {pair: own for pair in stochastic if (own := parts.of(pair))[0]}
     pairs = tuple(parts_of)
     if not pairs:
         return None
@@ -88,31 +101,35 @@ def build_family(history: Sequence[Night], rule: Rule, replicates: int) -> Famil
     window = np.full(values.shape, np.nan)
     anchor = np.full(values.shape, np.nan)
     for column, ages_of in enumerate(parts_of.values()):
+        room = BASELINE_NIGHTS  # of earlier segments, for their noise alone
         for age, nights in enumerate(ages_of):
             rows = [row for row in nights if not math.isnan(values[row, column])]
-            kept = rows[-BASELINE_NIGHTS:]
+            kept = rows[-BASELINE_NIGHTS:] if age == 0 else rows[max(0, len(rows) - room) :]
+            room -= len(kept) if age else 0
             window[kept, column], ages[kept, column] = values[kept, column], age
             if age == 0:
                 anchor[rows[: ANCHOR_NIGHTS[1]], column] = values[rows[: ANCHOR_NIGHTS[1]], column]
-    known = ~np.isnan(np.where(ages == 0, window, np.nan)).all(0)
-    if not known.any():
+    sound = ~np.isnan(np.where(ages == 0, window, np.nan)).all(0)
+    if not sound.any():
         return None
-    if not known.all():  # nights whose only values are unsound
-        keep = set(np.flatnonzero(known).tolist())
+    if not sound.all():  # nights whose only values are unsound
+        keep = set(np.flatnonzero(sound).tolist())
         pairs = tuple(pair for column, pair in enumerate(pairs) if column in keep)
-        values, window, anchor, ages = (each[:, known] for each in (values, window, anchor, ages))
-    return _measured(history, rule, replicates, pairs, values, (window, ages), anchor)
+        values, window, anchor, ages = (each[:, sound] for each in (values, window, anchor, ages))
+    tolerance = np.array([judged_by[pair].tolerance_ln for pair in pairs])
+    return _measured(history, rule, replicates, (pairs, tolerance), values, (window, ages), anchor)
 
 
 def _measured(
     history: Sequence[Night],
     rule: Rule,
     replicates: int,
-    pairs: tuple[Pair, ...],
+    gated: tuple[tuple[Pair, ...], Floats],
     values: Floats,
     window: tuple[Floats, Any],
     anchor: Floats,
 ) -> Family:
+    pairs, tolerance = gated
     nights = noise.between_nights(*window)
     ln_duration = nights.center_ln
     floor = noise.resolution_variance(ln_duration, rule.resolution_ns)
@@ -147,6 +164,7 @@ def _measured(
     return Family(
         rule,
         pairs,
+        tolerance,
         nights.center_ln,
         nights.count,
         nights.df,
@@ -177,7 +195,8 @@ def _within(history: Sequence[Night], pairs: Sequence[Pair]) -> tuple[Floats, Fl
             for arm in (night.screening, night.confirming, night.trusted):
                 values = values_ln(arm, pair)
                 if len(values) > 1:
-                    residuals += [value - float(np.median(values)) for value in values]
+                    middle = statistics.median(values)
+                    residuals += [value - middle for value in values]
                     df[column] += len(values) - 1
         columns.append(residuals)
     table = np.full((max([1, *map(len, columns)]), len(pairs)), np.nan)

@@ -7,12 +7,13 @@ anchor; the last two are shared among the `tests` pairs judged. All values are l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
-from fuseproof.verdicts.noise import SUITE_BENCHMARKS, Floats, median, median_variance, student
+from fuseproof.verdicts.noise import NORMAL_MAD, SUITE_BENCHMARKS, WINSOR_MADS, Floats, median, median_variance, student
 
 __all__ = [
     "PAIR_COUNTS",
@@ -20,11 +21,13 @@ __all__ = [
     "UNPAIRED_PROCESSES",
     "Limits",
     "alarm_bound",
+    "chosen",
     "clip_common",
     "creep_bound",
     "creep_effect",
     "is_cleared",
     "is_proven",
+    "own_bound",
     "paired_limits",
     "predictive_sd",
     "unpaired_limits",
@@ -38,6 +41,8 @@ MEDIAN_COST = np.pi / 2  # the variance of a median over that of a mean; written
 COMMON_CLIP_SDS = 2.0
 UNPAIRED_PROCESSES = 5
 PAIR_COUNTS = (5, 9, 15)
+DISTURBED_TAIL = 0.001
+OWN_TAIL = 0.01
 AT_ONCE = 3.0  # this many bounds block on the first night
 LEAST_DF = 4.0  # with fewer, two nights in a row prove nothing: the bound itself is a guess
 CREEP_NIGHTS = 5
@@ -73,7 +78,12 @@ def predictive_sd(variance_ln2: Floats, nights: float | Floats) -> Floats:
 
 
 def unpaired_limits(
-    variance_ln2: Floats, nu: Floats, df: float | Floats, nights: float | Floats, tests: int, tolerance_ln: float
+    variance_ln2: Floats,
+    nu: Floats,
+    df: float | Floats,
+    nights: float | Floats,
+    tests: int,
+    tolerance_ln: float | Floats,
 ) -> Limits:
     """Return the limits of tonight against the history (sections 3.3, 3.4 alone, 3.6).
 
@@ -87,7 +97,9 @@ def unpaired_limits(
     return Limits(screen, block, sd, mde, np.full(block.shape, UNPAIRED_PROCESSES))
 
 
-def paired_limits(screening: Limits, within_ln2: Floats, within_nu: Floats, tests: int, tolerance_ln: float) -> Limits:
+def paired_limits(
+    screening: Limits, within_ln2: Floats, within_nu: Floats, tests: int, tolerance_ln: float | Floats
+) -> Limits:
     """Return the limits of tonight against the trusted environment run beside it (sections 3.4 paired, 3.6).
 
     The number of pairs is the smallest with which the confirmation, B + 2 sd, is within twice the tolerance; where the
@@ -101,6 +113,11 @@ def paired_limits(screening: Limits, within_ln2: Floats, within_nu: Floats, test
     processes = np.select(enough, PAIR_COUNTS[:-1], PAIR_COUNTS[-1])
     mde = np.maximum(block + 2 * sd, screening.screen + 2 * screening.sd)
     return Limits(screening.screen, block, sd, mde, processes)
+
+
+def chosen(first: Sequence[bool], one: Limits, other: Limits) -> Limits:
+    """Return the limits of `one` where `first` is true, of `other` elsewhere."""
+    return Limits(*(np.where(first, getattr(one, part.name), getattr(other, part.name)) for part in fields(Limits)))
 
 
 def clip_common(shifts_ln: Floats, sd_common_ln: Floats) -> tuple[Floats, Floats]:
@@ -127,10 +144,37 @@ def creep_effect(last_nights_ln: Floats, anchor_ln: Floats) -> Floats:
     return np.asarray(np.where(missing, np.nan, median(last_nights_ln, -2) - anchor_ln))
 
 
-def creep_bound(variance_ln2: Floats, nu: Floats, anchor_nights: float | Floats, tests: int, tol_ln: float) -> Floats:
+def creep_bound(
+    variance_ln2: Floats, nu: Floats, anchor_nights: float | Floats, tests: int, tol_ln: float | Floats
+) -> Floats:
     """Return what creep must exceed (section 6); the factors allow for nights that resemble the night before."""
     sd = np.sqrt(variance_ln2 * (0.5 + 4.4 / np.asarray(anchor_nights)))
     return np.asarray(np.maximum(tol_ln, student(ANCHOR_TAIL / tests, nu) * sd))
+
+
+def own_bound(effects_ln: Floats, variance_ln2: Floats, nu: Floats, axis: int = -1) -> Floats:
+    """Return what the median of a suspect's results must exceed because they scatter more than they ever did, else 0.
+
+    B takes the history's spread of processes for granted. On a machine that is disturbed while it confirms, the
+    results' own spread counts: t(0.99, n - 1) standard errors of their median. Whether it is disturbed: their
+    variance is above what one night in 1,000 shows by chance.
+
+    Args:
+        effects_ln: results, along `axis`.
+        variance_ln2: what the history says of one result.
+        nu: its degrees of freedom.
+        axis: of the results.
+
+    """
+    df = effects_ln.shape[axis] - 1
+    if not df:
+        return np.zeros(np.shape(variance_ln2))
+    deviations = np.abs(effects_ln - np.median(effects_ln, axis=axis, keepdims=True))
+    # Clipped as the history's own deviations are: one wild process is no disturbed machine.
+    clip = WINSOR_MADS * NORMAL_MAD * np.median(deviations, axis=axis, keepdims=True)
+    own = np.sum(np.minimum(deviations, clip) ** 2, axis=axis) / df
+    disturbed = own > variance_ln2 * stats.f.isf(DISTURBED_TAIL, df, nu)
+    return np.asarray(np.where(disturbed, student(OWN_TAIL, df) * np.sqrt(own * MEDIAN_COST / (df + 1)), 0.0))
 
 
 def is_cleared(effects_ln: Sequence[float], block_ln: float, processes: int) -> bool:

@@ -95,13 +95,14 @@ def host_changed(screening: Screening, each: Screened, column: int | None = None
 
 def is_settled(screening: Screening, each: Screened, column: int, evidence: Evidence) -> bool:
     """Return whether a suspect needs no further process: all have run, or the median can no longer exceed B."""
-    effects = effects_ln(each, column, evidence, in_pairs=screening.paired)
+    in_pairs = screening.in_pairs(each.family.pairs[column])
+    effects = effects_ln(each, column, evidence, in_pairs=in_pairs)
     processes, block = int(each.limits.processes[column]), float(each.limits.block[column])
     if len(effects) >= processes:
         return True
     slower = bool(each.slower[column] or each.creeping[column])
     cleared = bounds.is_cleared(effects if slower else [-effect for effect in effects], block, processes)
-    if cleared and slower and screening.paired and host_changed(screening, each, column):
+    if cleared and slower and in_pairs and host_changed(screening, each, column):
         # A change of the host slows both arms: pairs do not clear it, and before blocking all must have run.
         return trusted_shift_ln(each, column, evidence) <= float(each.unpaired.block[column])
     return cleared
@@ -122,7 +123,8 @@ def confirm_plan(screening: Screening, evidence: Evidence | None = None) -> Conf
         suite = judge_suite(screening, each, evidence)
         covered = covered_columns(screening, each, suite)
         for column in np.flatnonzero(each.slower | each.faster | each.creeping):
-            if not screening.paired and not (each.slower[column] or each.faster[column]):
+            in_pairs = screening.in_pairs(each.family.pairs[column])
+            if not in_pairs and not (each.slower[column] or each.faster[column]):
                 continue  # creep: five nights have said it
             if done >= each.limits.processes[column] + SUITE_PROCESSES or evidence.fault(each.family.pairs[column]):
                 continue
@@ -158,7 +160,7 @@ def judge_suite(screening: Screening, each: Screened, evidence: Evidence) -> Ver
     if float(np.median([shift for shift in again if shift is not None] or [0.0])) <= each.alarm_ln:
         return None
     pair = Pair(SUITE, each.family.rule.metric)
-    tolerance = each.family.rule.tolerance_ln
+    tolerance = float(np.median(each.family.tolerance_ln[each.judged]))
     nights = int(np.median(each.family.nights[each.judged]))
 
     def verdict(
@@ -178,7 +180,8 @@ def judge_suite(screening: Screening, each: Screened, evidence: Evidence) -> Ver
     cause: tuple[Reason, ...] = ()
     if screening.paired:
         first = Evidence(evidence.tonight[:SUITE_PROCESSES], evidence.trusted[:SUITE_PROCESSES])
-        columns = [first.differences_ln(each.family.pairs[column]) for column in np.flatnonzero(each.judged)]
+        judged = [each.family.pairs[column] for column in np.flatnonzero(each.judged)]
+        columns = [first.differences_ln(pair) for pair in judged if screening.in_pairs(pair)]
         paired_ln = float(np.median([float(np.median(column)) for column in columns if column] or [0.0]))
         if paired_ln > tolerance:
             return verdict(Outcome.REGRESSED, Reason.SUITE_SHIFT, effect_ln=paired_ln)

@@ -10,16 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from fuseproof.verdicts.bounds import SCREEN_TAIL
 from fuseproof.verdicts.night import Values, values_ln
-from fuseproof.verdicts.noise import student
+from fuseproof.verdicts.noise import WINSOR_MADS, student
 from fuseproof.verdicts.screening import Screened
 from fuseproof.verdicts.verdict import Control, Outcome, Pair, Reason, Verdict, in_percent
 
 __all__ = ["Plant", "Unchanged", "choose_plant", "count_unchanged", "judge_plant", "judge_same_arm", "judge_unchanged"]
 
 SAME_ARM_LIMIT = 4.0  # times the history's variance: twice its standard deviation
+SAME_ARM_TAIL = 0.001
 SHARE_BAND = (0.03, 0.07)
 LEAST_DECISIONS = (
     1000  # of which 5 % has a standard deviation of 0.7 %; one night of 300 would leave the band by chance
@@ -40,7 +42,7 @@ def choose_plant(each: Screened) -> Plant | None:
     if not each.judged.any():
         return None
     column = int(np.argmin(np.where(each.judged, each.limits.mde, np.inf)))
-    size = max(3 * each.family.rule.tolerance_ln, 2 * float(each.limits.mde[column]))
+    size = max(3 * float(each.family.tolerance_ln[column]), 2 * float(each.limits.mde[column]))
     return Plant(each.family.pairs[column], size, float(each.limits.block[column]))
 
 
@@ -55,19 +57,24 @@ def judge_plant(plant: Plant, effects_ln: Sequence[float]) -> Control:
 def judge_same_arm(each: Screened, arms: Iterable[Sequence[Values]]) -> Control:
     """Return whether tonight's processes of one arm agree as they always did: pooled w^2 is at most 4 times history's.
 
-    Each benchmark counts by its own variance, so the noisiest does not decide for all.
+    Few processes of few benchmarks differ by more by chance: then the limit is what one night in 1,000 exceeds.
+    Each benchmark counts by its own variance, so the noisiest does not decide for all; and what lies further out than 3
+    standard deviations counts as 3, as in the history's own variance, so that one wild process does not either.
     """
     ratio, df = 0.0, 0
     for arm in arms:
         for column in np.flatnonzero(each.judged).tolist():
             values = values_ln(arm, each.family.pairs[column])
             if len(values) > 1:
-                residuals = np.asarray(values) - np.median(values)
-                ratio += float(np.sum(residuals**2) / each.family.within_ln2[column])
+                residuals = (np.asarray(values) - np.median(values)) / np.sqrt(each.family.within_ln2[column])
+                ratio += float(np.sum(np.clip(residuals, -WINSOR_MADS, WINSOR_MADS) ** 2))
                 df += len(values) - 1
     if not df:
         return Control("same arm", passed=True, detail="no two processes of one arm ran")
-    return Control("same arm", ratio / df <= SAME_ARM_LIMIT, f"{ratio / df:.2f} times the usual variance")
+    usual_df = float(np.median(each.family.within_nu[each.judged]))
+    limit = max(SAME_ARM_LIMIT, float(stats.f.isf(SAME_ARM_TAIL, df, usual_df)))
+    detail = f"{ratio / df:.2f} times the usual variance, limit {limit:.2f}"
+    return Control("same arm", ratio / df <= limit, detail)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fuseproof.verdicts.night import Kind, Night, Rule, Values, segments
+from fuseproof.verdicts.night import Kind, Night, Rule, Segments, Values
 from fuseproof.verdicts.night import fault_of as number_fault
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
@@ -62,26 +62,30 @@ def _sound(rule: Rule, night: Night, pair: Pair) -> tuple[Any, ...]:
     return tuple(values[pair] for values in night.screening if pair in values and fault(values[pair]) is None)
 
 
-def _pairs(nights: Sequence[Night], rule: Rule) -> set[Pair]:
-    return {pair for night in nights for pair in night.pairs if pair.metric == rule.metric}
-
-
-def expected(history: Sequence[Night], rules: Sequence[Rule]) -> set[Pair]:
+def expected(parts: Segments, judged_by: Mapping[Pair, Rule]) -> set[Pair]:
     """Return the exact pairs that have a clean night in their segment."""
-    return {pair for rule in rules for pair in _pairs(history, rule) if segments(history, pair)[0]}
+    return {pair for pair, rule in judged_by.items() if _is_exact(rule) and parts.of(pair)[0]}
 
 
-def checks(history: Sequence[Night], tonight: Night, rules: Sequence[Rule]) -> tuple[Check, ...]:
+def checks(
+    history: Sequence[Night], tonight: Night, judged_by: Mapping[Pair, Rule], parts: Segments
+) -> tuple[Check, ...]:
     """Return a check for each exact pair of tonight that has a baseline: its newest clean night with a sound value."""
     found = []
-    for rule in rules:
-        for pair in sorted(_pairs([tonight], rule)):
-            clean = [history[position] for position in segments(history, pair)[0]]
-            clean = [night for night in clean if _sound(rule, night, pair) and not _is_unstable(night, pair)]
-            seen = _sound(rule, tonight, pair)
-            if clean and seen:
-                found.append(Check(rule, pair, _sound(rule, clean[-1], pair), seen, len(clean)))
+    for pair in sorted(tonight.pairs):
+        rule = judged_by.get(pair)
+        if rule is None or not _is_exact(rule):
+            continue
+        clean = [history[position] for position in parts.of(pair)[0]]
+        clean = [night for night in clean if _sound(rule, night, pair) and not _is_unstable(night, pair)]
+        seen = _sound(rule, tonight, pair)
+        if clean and seen:
+            found.append(Check(rule, pair, _sound(rule, clean[-1], pair), seen, len(clean)))
     return tuple(found)
+
+
+def _is_exact(rule: Rule | None) -> bool:
+    return rule is not None and rule.kind is not Kind.STOCHASTIC
 
 
 def _is_unstable(night: Night, pair: Pair) -> bool:

@@ -1,4 +1,4 @@
-"""Nights as recorded, and which of them are clean for a pair; how each metric is gated.
+"""Nights as recorded, and which of them are clean for a pair.
 
 A night holds one mapping from pairs to values for each fresh process. Values are as recorded: nanoseconds, bytes,
 counts, names. Nothing is stored that follows from them and from the marks of earlier verdicts.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+import sys
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
 __all__ = [
@@ -22,9 +26,12 @@ __all__ = [
     "Kind",
     "Night",
     "Rule",
+    "Segments",
     "Values",
     "accept",
+    "clean_parts",
     "fault_of",
+    "is_part",
     "is_valid",
     "segments",
     "value_ln",
@@ -33,43 +40,9 @@ __all__ = [
 
 Values = Mapping[Pair, Any]
 
-
-class Kind(Enum):
-    """How a metric is judged: by its noise, exactly, or exactly beyond a margin of bytes."""
-
-    STOCHASTIC = "stochastic"
-    EXACT = "exact"
-    MEMORY = "memory"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How one metric is gated.
-
-    Attributes:
-        metric: its name in a record.
-        kind: how it is judged.
-        tolerance_ln: the largest slow-down that never blocks by itself (memory: the relative part of the margin).
-        resolution_ns: the step of its clock.
-        margin_bytes: the absolute part of a memory margin.
-
-    """
-
-    metric: str
-    kind: Kind
-    tolerance_ln: float = 0.0
-    resolution_ns: float = 0.0
-    margin_bytes: int = 0
-
-
-DEFAULT_RULES = (
-    Rule("device_time_ns", Kind.STOCHASTIC, tolerance_ln=math.log(1.01), resolution_ns=32.0),  # CUDA events: 32 ns
-    Rule("iteration_time_ns", Kind.STOCHASTIC, tolerance_ln=math.log(1.01), resolution_ns=1.0),
-    Rule("peak_bytes", Kind.MEMORY, tolerance_ln=math.log(1.005), margin_bytes=2**20),
-    Rule("launches", Kind.EXACT),
-    Rule("kernels_hash", Kind.EXACT),
-)
-"""Host time is reported and not gated: it varies by 14 to 32 % between processes; its causes are gated exactly."""
+NOT_RECORDED = "not recorded"
+NARROWED = "without some"
+"""In a selection's words: benchmarks that belong to it were left out, by -k for example."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +61,10 @@ class Night:
         sm_clock_mhz: the clock that the spin probe saw.
         marks: earlier verdicts, from `verdict.marks_of`.
         accepted: pairs whose new level was accepted with this night; without a value: retired.
+        selection: what was asked for: "" for the whole suite, "full" for it with what a night cannot afford, "gate" for
+            a night's share; else a part of them, in any words.
+        brought: names of candidates that were brought from outside; without their option they are not asked for.
+        day: when it ran, as 2027-01-31, for a reader; empty where nobody has said.
 
     """
 
@@ -102,11 +79,19 @@ class Night:
     sm_clock_mhz: float | None = None
     marks: Mapping[Pair, Mark] = field(default_factory=dict)
     accepted: frozenset[Pair] = frozenset()
+    selection: str = ""
+    brought: frozenset[str] = frozenset()
+    day: str = ""
 
-    @property
-    def pairs(self) -> set[Pair]:
+    @cached_property
+    def pairs(self) -> frozenset[Pair]:
         """All pairs that a screening process has a value of."""
-        return {pair for values in self.screening for pair in values}
+        return frozenset(pair for values in self.screening for pair in values)
+
+
+def is_part(selection: str) -> bool:
+    """Return whether a selection leaves out what another of the same words might have, or is not known."""
+    return selection == NOT_RECORDED or NARROWED in selection
 
 
 def accept(night: Night, pairs: Iterable[Pair]) -> Night:
@@ -116,6 +101,8 @@ def accept(night: Night, pairs: Iterable[Pair]) -> Night:
 
 def fault_of(value: object) -> str | None:
     """Say what is wrong with a time or a count of bytes, None for a finite number above 0."""
+    if (type(value) is float or type(value) is int) and 0 < value < sys.float_info.max:
+        return None  # nearly all of a long history
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return f"{value!r:.60} is not a number"
     try:
@@ -133,40 +120,86 @@ def values_ln(processes: Iterable[Values], pair: Pair) -> list[float]:
 def value_ln(night: Night, pair: Pair) -> float:
     """Return a night's value: the median over its screening processes; NaN without a sound one (section 1)."""
     values = values_ln(night.screening, pair)
-    return float(np.median(values)) if values else math.nan
+    return statistics.median(values) if values else math.nan
 
 
-def segments(history: Sequence[Night], pair: Pair) -> list[list[int]]:
-    """Return the indices of the pair's clean nights, segment by segment, the newest segment first (sections 1, 6).
+def clean_parts(
+    count: int,
+    measured: Iterable[int],
+    marks: Mapping[int, Mark],
+    accepted: Collection[int],
+    position_of: Mapping[str, int],
+) -> list[list[int]]:
+    """Return the positions of a pair's clean nights, segment by segment, the newest segment first (sections 1, 6).
 
     Clean: has a value, is not INVALID, not REGRESSED, not since the night a regression is located at, and not the
     newest night while that is held for a second one. A suspect that was cleared stays in.
+
+    Args:
+        count: nights in all.
+        measured: positions of those with a value that is not INVALID, ascending.
+        marks: what was said of the pair, by position.
+        accepted: positions of the nights whose level was accepted.
+        position_of: by the name of a night.
+
     """
-    index = {night.name: position for position, night in enumerate(history)}
-    starts: set[int] = {0}
+    measured = list(measured)
+    starts = {0}
     unclean: set[int] = set()
-    newest = None
-    for position, night in enumerate(history):
-        mark = night.marks.get(pair)
-        since = position if mark is None or mark.since is None else min(index.get(mark.since, position), position)
+    for position in sorted({*marks, *accepted}):
+        mark = marks.get(position)
+        since = position if mark is None or mark.since is None else min(position_of.get(mark.since, position), position)
         if mark is not None and mark.outcome is Outcome.REGRESSED:
             unclean.update(range(since, position + 1))
-        if pair in night.accepted:
+        if position in accepted:
             starts.add(position)
             unclean.discard(position)
         if mark is not None and mark.outcome is Outcome.IMPROVED:
             starts.add(since)
-        if pair.key in night.invalid or (mark is not None and mark.outcome is Outcome.INVALID):
+        if mark is not None and mark.outcome is Outcome.INVALID:
             unclean.add(position)
-        elif any(pair in values for values in night.screening):
-            newest = (position, mark)
-        else:
-            unclean.add(position)
-    if newest is not None and newest[1] is not None and {Reason.HELD, Reason.FASTER} & set(newest[1].reasons):
-        unclean |= {newest[0]} - starts
-    bounds = [*sorted(starts), len(history)]
-    parts = [[i for i in range(low, high) if i not in unclean] for low, high in itertools.pairwise(bounds)]
-    return parts[::-1]
+    invalid = {position for position, mark in marks.items() if mark.outcome is Outcome.INVALID}
+    newest = next((position for position in reversed(measured) if position not in invalid), None)
+    if newest is not None and newest in marks and {Reason.HELD, Reason.FASTER} & set(marks[newest].reasons):
+        unclean |= {newest} - starts
+    clean = [position for position in measured if position not in unclean]
+    bounds = [*sorted(starts), count]
+    cuts = [bisect_left(clean, bound) for bound in bounds]
+    return [clean[low:high] for low, high in itertools.pairwise(cuts)][::-1]
+
+
+class Segments:
+    """The clean nights of each pair of a history, in segments."""
+
+    def __init__(self, history: Sequence[Night]) -> None:
+        self._count = len(history)
+        self._position_of = {night.name: position for position, night in enumerate(history)}
+        self._measured: dict[Pair, list[int]] = {}
+        self._marks: dict[Pair, dict[int, Mark]] = {}
+        self._accepted: dict[Pair, set[int]] = {}
+        for position, night in enumerate(history):
+            for pair in night.pairs:
+                if pair.key not in night.invalid:
+                    self._measured.setdefault(pair, []).append(position)
+            for pair, mark in night.marks.items():
+                self._marks.setdefault(pair, {})[position] = mark
+            for pair in night.accepted:
+                self._accepted.setdefault(pair, set()).add(position)
+
+    def of(self, pair: Pair) -> list[list[int]]:
+        """Return the positions of a pair's clean nights, segment by segment, the newest segment first."""
+        return clean_parts(
+            self._count,
+            self._measured.get(pair, ()),
+            self._marks.get(pair, {}),
+            self._accepted.get(pair, ()),
+            self._position_of,
+        )
+
+
+def segments(history: Sequence[Night], pair: Pair) -> list[list[int]]:
+    """Return the positions of one pair's clean nights; see `clean_parts`."""
+    return Segments(history).of(pair)
 
 
 def is_valid(night: Night, pair: Pair, value: float) -> bool:

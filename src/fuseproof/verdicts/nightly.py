@@ -9,12 +9,12 @@ verdicts = judge(screening, evidence)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fuseproof.verdicts.bounds import is_proven
+from fuseproof.verdicts.bounds import is_proven, own_bound
 from fuseproof.verdicts.confirmation import (
     ConfirmPlan,
     Evidence,
@@ -72,7 +72,7 @@ def _is_folded(suite: Verdict, verdict: Verdict, *, from_pairs: bool) -> bool:
 
 
 def _judge_column(screening: Screening, each: Screened, column: int, evidence: Evidence) -> Verdict:
-    if each.creeping[column] and not screening.paired:
+    if each.creeping[column] and not screening.in_pairs(each.family.pairs[column]):
         tonight = _slower(screening, each, column, evidence) if each.slower[column] else None
         if tonight is not None and tonight.outcome is Outcome.REGRESSED:
             return tonight
@@ -96,7 +96,7 @@ def _verdict(
     since: str | None = None,
 ) -> Verdict:
     """Return a verdict with its numbers: of the confirmation where `effects` are given, of the screening else."""
-    in_pairs = screening.paired if in_pairs is None else in_pairs
+    in_pairs = screening.in_pairs(each.family.pairs[column]) if in_pairs is None else in_pairs
     family, limits = each.family, each.limits if in_pairs else each.unpaired
     effect = float(np.median(effects)) if effects else float(each.excess_ln[column])
     confirmed_in_pairs = bool(effects) and in_pairs
@@ -109,7 +109,7 @@ def _verdict(
         tuple(reasons),
         effect_ln=effect,
         interval_ln=(effect - half, effect + half),
-        bound_ln=float(limits.block[column]),
+        bound_ln=_block(each, column, effects or (), in_pairs=in_pairs),
         mde_ln=float(limits.mde[column]),
         nights=int(family.nights[column]),
         nu=nu,
@@ -118,9 +118,18 @@ def _verdict(
     )
 
 
+def _block(each: Screened, column: int, effects: Sequence[float], *, in_pairs: bool) -> float:
+    """Return B, or what results that scatter more than they ever did ask for (section 3.5)."""
+    block = float((each.limits if in_pairs else each.unpaired).block[column])
+    if not effects:
+        return block
+    variance = each.family.within_ln2[column] * (1 + in_pairs)  # a difference has two processes
+    return max(block, float(own_bound(np.asarray(effects), variance, each.family.within_nu[column])))
+
+
 def _quiet(screening: Screening, each: Screened, column: int, reasons: Iterable[Reason] = ()) -> Verdict:
     """Not suspect: PASS where twice the tolerance would have been seen, else UNGATEABLE (section 3.6)."""
-    seen = each.limits.mde[column] <= 2 * each.family.rule.tolerance_ln
+    seen = each.limits.mde[column] <= 2 * each.family.tolerance_ln[column]
     return _verdict(screening, each, column, Outcome.PASS if seen else Outcome.UNGATEABLE, reasons)
 
 
@@ -132,8 +141,9 @@ def _unconfirmed(screening: Screening, each: Screened, column: int, evidence: Ev
         return replace(verdict, detail=f"{pair}: confirming process: {fault}")
     if is_settled(screening, each, column, evidence):
         return None
-    done = len(effects_ln(each, column, evidence, in_pairs=screening.paired))
-    what = "pairs of processes" if screening.paired else "processes"
+    in_pairs = screening.in_pairs(pair)
+    done = len(effects_ln(each, column, evidence, in_pairs=in_pairs))
+    what = "pairs of processes" if in_pairs else "processes"
     verdict = _verdict(screening, each, column, Outcome.INVALID, (Reason.UNCONFIRMED,))
     return replace(verdict, detail=f"{done} of {int(each.limits.processes[column])} confirming {what} ran")
 
@@ -141,10 +151,10 @@ def _unconfirmed(screening: Screening, each: Screened, column: int, evidence: Ev
 def _slower(screening: Screening, each: Screened, column: int, evidence: Evidence) -> Verdict:
     if broken := _unconfirmed(screening, each, column, evidence):
         return broken
-    if not screening.paired:
+    if not screening.in_pairs(each.family.pairs[column]):
         return _by_nights(screening, each, column, evidence)
     effects = effects_ln(each, column, evidence, in_pairs=True)
-    effect, block = float(np.median(effects)), float(each.limits.block[column])
+    effect, block = float(np.median(effects)), _block(each, column, effects, in_pairs=True)
     creeping = bool(each.creeping[column])
     if effect > block:
         reasons = (Reason.CREEP,) if creeping else ()
@@ -169,7 +179,7 @@ def _not_blocked(
     in_pairs: bool | None = None,
 ) -> Verdict:
     outcome, reason = Outcome.PASS, Reason.NOT_CONFIRMED
-    if float(np.median(effects)) > each.family.rule.tolerance_ln:
+    if float(np.median(effects)) > each.family.tolerance_ln[column]:
         outcome, reason = Outcome.INCONCLUSIVE, Reason.NOT_PROVEN
     return _verdict(screening, each, column, outcome, (reason, *causes), effects=effects, in_pairs=in_pairs)
 
@@ -178,9 +188,8 @@ def _by_nights(screening: Screening, each: Screened, column: int, evidence: Evid
     """The unpaired rule: far outside at once, outside on two nights in a row (section 3.5)."""
     effects = effects_ln(each, column, evidence, in_pairs=False)
     since = held_since(screening.history, each.family.pairs[column], Reason.HELD)
-    proof = is_proven(
-        np.asarray(np.median(effects)), each.unpaired.block[column], each.family.df[column], since is not None
-    )
+    block = np.asarray(_block(each, column, effects, in_pairs=False))
+    proof = is_proven(np.asarray(np.median(effects)), block, each.family.df[column], since is not None)
     if proof == 2:
         return _verdict(
             screening, each, column, Outcome.REGRESSED, causes, effects=effects, in_pairs=False, since=since
@@ -195,7 +204,7 @@ def _faster(screening: Screening, each: Screened, column: int, evidence: Evidenc
     """The mirror of a slow-down, on two nights always (section 6); what is not confirmed is judged as not suspect."""
     if _unconfirmed(screening, each, column, evidence):
         return _quiet(screening, each, column)
-    effects = effects_ln(each, column, evidence, in_pairs=screening.paired)
+    effects = effects_ln(each, column, evidence, in_pairs=screening.in_pairs(each.family.pairs[column]))
     if float(np.median(effects)) >= -float(each.limits.block[column]):
         return _quiet(screening, each, column)
     since = held_since(screening.history, each.family.pairs[column], Reason.FASTER)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fuseproof.verdicts.night import Night, Values
+from fuseproof.verdicts.night import NOT_RECORDED, Night, Values
 from fuseproof.verdicts.verdict import Pair
 
-__all__ = ["night_of", "values_of"]
+__all__ = ["Process", "assembled", "night_of", "process_of", "values_of"]
 
 HOST_PARTS = ("driver",)  # what a pair of environments on one host shares; all else comes with an environment
 
@@ -24,7 +25,47 @@ def values_of(document: Mapping[str, Any]) -> Values:
     return values
 
 
+@dataclass(frozen=True)
+class Process:
+    """One process as recorded.
+
+    Attributes:
+        values: what it measured.
+        methods: by key, the hash of the method.
+        invalid: by key, why it must not be judged.
+        block: the document's `fuseproof` block, for what is installed and was asked for.
+        clocks_mhz: of the spin probes.
+        written: when, as an ISO date.
+
+    """
+
+    values: Values
+    methods: Mapping[str, str]
+    invalid: Mapping[str, Sequence[str]]
+    block: Mapping[str, Any]
+    clocks_mhz: Sequence[float]
+    written: str
+
+
+def process_of(document: Mapping[str, Any]) -> Process:
+    """Return the process that a run document is of."""
+    records = _records(document)
+    return Process(
+        values_of(document),
+        {record["key"]: record["method"] for record in records},
+        {record["key"]: record["invalid"] for record in records if record.get("invalid")},
+        document.get("fuseproof", {}),
+        [clock for record in records if (clock := (record.get("gpu") or {}).get("spin_sm_clock_mhz"))],
+        str(document.get("datetime", "")),
+    )
+
+
 def night_of(name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
+    """Return a night of screening processes, without marks, from their run documents."""
+    return assembled(name, [process_of(document) for document in documents])
+
+
+def assembled(name: str, processes: Sequence[Process]) -> Night:
     """Return a night of screening processes, without marks.
 
     A key is invalid if one of its processes says so. Host and iteration times compare within one CPU model only, so
@@ -32,28 +73,35 @@ def night_of(name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
     """
     invalid: dict[str, list[str]] = {}
     methods: dict[str, str] = {}
-    clocks_mhz: list[float] = []
-    for document in documents:
-        cpu = document.get("fuseproof", {}).get("cpu_model", "")
-        for record in _records(document):
-            if record.get("invalid"):
-                invalid.setdefault(record["key"], []).extend(record["invalid"])
-            methods[record["key"]] = f"{record['method']} {cpu}"
-            if clock_mhz := (record.get("gpu") or {}).get("spin_sm_clock_mhz"):
-                clocks_mhz.append(float(clock_mhz))
-    blocks = [document.get("fuseproof", {}) for document in documents]
+    for process in processes:
+        cpu = process.block.get("cpu_model", "")
+        methods |= {key: f"{method} {cpu}" for key, method in process.methods.items()}
+        for key, reasons in process.invalid.items():
+            known = invalid.setdefault(key, [])
+            known += [reason for reason in reasons if reason not in known]
+    blocks = [process.block for process in processes]
+    clocks_mhz = [float(clock) for process in processes for clock in process.clocks_mhz]
     software = dict(blocks[-1].get("software", {})) if blocks else {}
     host = {part: software.pop(part) for part in HOST_PARTS if part in software}
     host |= {part: str(blocks[-1][part]) for part in ("power_limit_w",) if blocks and part in blocks[-1]}
     return Night(
         name,
-        [values_of(document) for document in documents],
+        [process.values for process in processes],
         invalid=invalid,
         methods=methods,
         software=software,
         host=host,
         sm_clock_mhz=statistics.median(clocks_mhz) if clocks_mhz else None,
+        selection=_selection(blocks),
+        brought=frozenset(name for block in blocks for name in block.get("brought", ())),
+        day=min((process.written[:10] for process in processes), default=""),
     )
+
+
+def _selection(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a night's processes were asked for; several parts are a part, and so is what nobody has recorded."""
+    asked = dict.fromkeys(str(block.get("selection", NOT_RECORDED)) for block in blocks)
+    return " + ".join(each or "default" for each in asked) if len(asked) > 1 else next(iter(asked), NOT_RECORDED)
 
 
 def _records(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,12 +13,15 @@ from fuseproof.verdicts import bounds, exact
 from fuseproof.verdicts.baseline import Family, build_family
 from fuseproof.verdicts.bounds import Limits
 from fuseproof.verdicts.exact import Check
-from fuseproof.verdicts.night import DEFAULT_RULES, Kind, Night, Rule, Values, fault_of, value_ln
+from fuseproof.verdicts.night import Night, Segments, Values, fault_of, value_ln
 from fuseproof.verdicts.noise import Floats
+from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
 __all__ = ["Screened", "Screening", "held_since", "reference_night", "screen"]
 
+WHOLE = ("gate", "", "full")
+"""Whole selections of a suite, each with all of the one before: a night's share, the suite, what no night affords."""
 Flags = npt.NDArray[np.bool_]
 
 
@@ -78,9 +81,11 @@ class Screening:
         history: earlier nights, comparable with tonight's.
         tonight: this night.
         paired: whether the trusted environment runs here.
+        alone: keys that it says nothing of, since their segment began in another environment: confirmed alone.
         screened: one entry per stochastic metric.
         checks: exact metrics, suspect or not.
         verdicts: what is decided already: INVALID, MISSING, NEW.
+        known: pairs with a clean night in their segment: what a whole suite is expected to measure.
         set_aside: values of the history that are not sound, named.
 
     """
@@ -91,7 +96,13 @@ class Screening:
     screened: tuple[Screened, ...]
     checks: tuple[Check, ...]
     verdicts: tuple[Verdict, ...]
+    known: frozenset[Pair]
     set_aside: tuple[str, ...] = ()
+    alone: frozenset[str] = frozenset()
+
+    def in_pairs(self, pair: Pair) -> bool:
+        """Return whether a pair is confirmed against the trusted environment."""
+        return self.paired and pair.key not in self.alone
 
     @property
     def suspects(self) -> tuple[Pair, ...]:
@@ -110,24 +121,29 @@ def screen(
     rules: Sequence[Rule] = DEFAULT_RULES,
     paired: bool = False,
     full_selection: bool = True,
+    alone: Collection[str] = (),
 ) -> Screening:
     """Compare tonight with the history, pair by pair.
 
     Args:
         history: the newest 20 nights and the anchor's, oldest first.
         tonight: the night to judge; its confirming processes are not looked at.
-        rules: metrics that are gated; others are not judged.
+        rules: how metrics are gated, the last that fits a pair wins; what none fits is not judged.
         paired: whether the segment's trusted environment runs here.
         full_selection: whether the whole suite was asked for; else a pair that did not run was not asked for.
+        alone: keys whose segment did not begin in the trusted environment.
 
     """
     past = tuple(_comparable(night, tonight) for night in history)
-    metrics = {rule.metric: rule for rule in rules}
-    unsound = dict(_unsound(tonight, metrics))
+    judged_by = rules_by_pair(rules, {pair for night in (*past, tonight) for pair in night.pairs})
+    unsound = dict(_unsound(tonight, judged_by))
     replicates = max(1, len(tonight.screening))
-    built = (build_family(past, rule, replicates) for rule in rules if rule.kind is Kind.STOCHASTIC)
+    firsts = {rule.metric: rule for rule in reversed(rules)}
+    parts = Segments(past)
+    metrics = dict.fromkeys(rule.metric for rule in rules)
+    built = (build_family(past, firsts[metric], replicates, judged_by, parts) for metric in metrics)
     families = [family for family in built if family is not None]
-    checks = exact.checks(past, tonight, [rule for rule in rules if rule.kind is not Kind.STOCHASTIC])
+    checks = exact.checks(past, tonight, judged_by, parts)
     checks = tuple(check for check in checks if check.pair not in unsound)
 
     rows = []
@@ -136,30 +152,51 @@ def screen(
         shift = np.asarray(values, dtype=np.float64) - family.center_ln
         rows.append(np.where(np.isnan(family.variance_ln2), np.nan, shift))
     tests = max(1, sum(int(np.sum(~np.isnan(shift))) for shift in rows))
-    screened = tuple(_screened(family, shift, tests, paired) for family, shift in zip(families, rows, strict=True))
+    screened = tuple(
+        _screened(family, shift, tests, paired, frozenset(alone)) for family, shift in zip(families, rows, strict=True)
+    )
     judged = {p for each in screened for p, flag in zip(each.family.pairs, each.judged, strict=True) if flag}
     judged |= {check.pair for check in checks}
     known = {pair for family in families for pair in family.pairs}
-    known |= exact.expected(past, [rule for rule in rules if rule.kind is not Kind.STOCHASTIC])
+    known |= exact.expected(parts, judged_by)
     verdicts = list(unsound.values())
-    for pair in sorted(pair for pair in tonight.pairs if pair.metric in metrics):
+    for pair in sorted(tonight.pairs & judged_by.keys()):
         if pair not in judged and pair not in unsound:
             reason = Reason.NO_NOISE if pair in known else Reason.NO_BASELINE
             verdicts.append(Verdict(pair, Outcome.NEW, (reason,), detail="calibrate, or wait for more nights"))
+    expected = _expected(past, tonight) if full_selection else set()
     for pair in sorted(known - tonight.pairs):
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
             verdicts.append(Verdict(pair, Outcome.INVALID, (Reason.MEASUREMENT,), detail=detail))
-        elif full_selection:
+        elif pair in expected:
             verdicts.append(Verdict(pair, Outcome.MISSING, detail="in the history and not measured tonight"))
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])
         verdicts.append(Verdict(Pair(key, "any metric"), Outcome.INVALID, (Reason.MEASUREMENT,), detail=reasons))
-    return Screening(past, tonight, paired, screened, checks, tuple(verdicts), tuple(_set_aside(past, metrics)))
+    aside = tuple(_set_aside(past, judged_by))
+    return Screening(
+        past, tonight, paired, screened, checks, tuple(verdicts), frozenset(known), aside, frozenset(alone)
+    )
 
 
-def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screened:
-    tolerance = family.rule.tolerance_ln
+def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
+    """Return what tonight's selection has measured before, and whole ones within it; brought candidates if brought."""
+    asked = tonight.selection
+    whole = {asked, *(WHOLE[: WHOLE.index(asked)] if asked in WHOLE else ())}
+    seen = {pair for night in history if night.selection in whole for pair in night.pairs}
+    absent = {name for night in history for name in night.brought} - tonight.brought
+    return {pair for pair in seen if absent.isdisjoint(_candidates(pair))}
+
+
+def _candidates(pair: Pair) -> set[str]:
+    """Return the names that a key gives its candidate: `op/candidate/...`, or `iteration/stage@candidate/...`."""
+    name = pair.key.split("/")[1] if "/" in pair.key else ""
+    return {name, name.rpartition("@")[2]}
+
+
+def _screened(family: Family, shift: Floats, tests: int, paired: bool, alone: frozenset[str]) -> Screened:
+    tolerance = family.tolerance_ln
     judged = ~np.isnan(shift)
     sd_common = family.sd_common_ln
     common = clipped = 0.0
@@ -168,11 +205,12 @@ def _screened(family: Family, shift: Floats, tests: int, paired: bool) -> Screen
         both = bounds.clip_common(shift, sd_common)
         common, clipped = float(both[0][0]), float(both[1][0])
         nights = float(np.median(family.nights[judged]))
-        alarm = float(bounds.alarm_bound(sd_common, nights, tolerance)[0])
+        alarm = float(bounds.alarm_bound(sd_common, nights, float(np.median(tolerance[judged])))[0])
     unpaired = bounds.unpaired_limits(family.variance_ln2, family.nu, family.df, family.nights, tests, tolerance)
     limits = unpaired
     if paired:
-        limits = bounds.paired_limits(unpaired, family.within_ln2, family.within_nu, tests, tolerance)
+        beside = bounds.paired_limits(unpaired, family.within_ln2, family.within_nu, tests, tolerance)
+        limits = bounds.chosen([pair.key in alone for pair in family.pairs], unpaired, beside)
     excess = shift - clipped
     anchor_excess = family.center_ln + excess - family.anchor_ln
     last_nights = np.vstack([family.recent_ln, (family.center_ln + excess)[None]])
@@ -213,10 +251,10 @@ def _comparable(night: Night, tonight: Night) -> Night:
     return replace(night, screening=arms[0], confirming=arms[1], trusted=arms[2])
 
 
-def _unsound(tonight: Night, metrics: Mapping[str, Rule]) -> Iterator[tuple[Pair, Verdict]]:
+def _unsound(tonight: Night, judged_by: Mapping[Pair, Rule]) -> Iterator[tuple[Pair, Verdict]]:
     """Yield the INVALID verdicts of what must not be judged: a spoiled measurement, a value that is none."""
-    for pair in sorted(pair for pair in tonight.pairs if pair.metric in metrics):
-        fault = exact.fault_of if metrics[pair.metric].kind is Kind.EXACT else fault_of
+    for pair in sorted(tonight.pairs & judged_by.keys()):
+        fault = exact.fault_of if judged_by[pair].kind is Kind.EXACT else fault_of
         faults = [found for values in tonight.screening if pair in values and (found := fault(values[pair]))]
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
@@ -225,13 +263,17 @@ def _unsound(tonight: Night, metrics: Mapping[str, Rule]) -> Iterator[tuple[Pair
             yield pair, Verdict(pair, Outcome.INVALID, (Reason.BAD_VALUE,), detail=f"{pair}: {faults[0]}")
 
 
-def _set_aside(history: Sequence[Night], metrics: Mapping[str, Rule]) -> Iterator[str]:
+def _set_aside(history: Sequence[Night], judged_by: Mapping[Pair, Rule]) -> Iterator[str]:
     for night in history:
-        for pair in sorted(pair for pair in night.pairs if pair.metric in metrics):
-            fault = exact.fault_of if metrics[pair.metric].kind is Kind.EXACT else fault_of
-            found = [wrong for values in night.screening if pair in values and (wrong := fault(values[pair]))]
-            if found:
-                yield f"night {night.name}: {pair}: {found[0]}; this value is not used"
+        found: dict[Pair, str] = {}
+        for values in night.screening:
+            for pair, value in values.items():
+                rule = judged_by.get(pair)
+                fault = exact.fault_of if rule is not None and rule.kind is Kind.EXACT else fault_of
+                if rule is not None and (wrong := fault(value)) is not None:
+                    found.setdefault(pair, wrong)
+        for pair, wrong in sorted(found.items()):
+            yield f"night {night.name}: {pair}: {wrong}; this value is not used"
 
 
 def held_since(history: Sequence[Night], pair: Pair, reason: Reason) -> str | None:

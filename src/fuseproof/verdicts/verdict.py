@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 __all__ = [
     "SUITE",
@@ -29,6 +30,7 @@ __all__ = [
     "exit_status",
     "in_percent",
     "marks_of",
+    "waiver_fault",
 ]
 
 SUITE = "*"
@@ -77,8 +79,7 @@ class Reason(StrEnum):
     UNDECIDED = "UNDECIDED"
 
 
-@dataclass(frozen=True, order=True)
-class Pair:
+class Pair(NamedTuple):
     """A benchmark's key and one of its metrics: the unit that is judged."""
 
     key: str
@@ -200,6 +201,17 @@ class WaiverError(Exception):
     """A waiver that must be removed or renewed; the message says which."""
 
 
+def waiver_fault(waiver: Waiver, verdicts: Sequence[Verdict], today: datetime.date) -> str | None:
+    """Return a sentence on a waiver that has expired, or whose pair was judged and needs it no longer; else None."""
+    name = f"the waiver of {waiver.pair} ({waiver.reason}, {waiver.owner})"
+    if waiver.expires < today:
+        return f"{name} expired on {waiver.expires}: renew it or remove it"
+    about = [verdict.outcome for verdict in verdicts if waiver.pair in (verdict.pair, *verdict.members)]
+    if Outcome.REGRESSED not in about and about and about[-1] in (Outcome.PASS, Outcome.IMPROVED):
+        return f"{name} is not needed: the verdict is {about[-1]}; remove it"
+    return None
+
+
 def apply_waivers(verdicts: Iterable[Verdict], waivers: Sequence[Waiver], today: datetime.date) -> list[Verdict]:
     """Return the verdicts with those regressions marked that a waiver covers.
 
@@ -210,25 +222,24 @@ def apply_waivers(verdicts: Iterable[Verdict], waivers: Sequence[Waiver], today:
 
     """
     verdicts = list(verdicts)
-    limits_ln = {}
-    regressed = {p for v in verdicts if v.outcome is Outcome.REGRESSED for p in (v.pair, *v.members)}
-    judged = {p: v.outcome for v in verdicts for p in (v.pair, *v.members)}
     for waiver in waivers:
-        name = f"the waiver of {waiver.pair} ({waiver.reason}, {waiver.owner})"
-        if waiver.expires < today:
-            raise WaiverError(f"{name} expired on {waiver.expires}: renew it or remove it")
-        if waiver.pair not in regressed and judged.get(waiver.pair) in (Outcome.PASS, Outcome.IMPROVED):
-            raise WaiverError(f"{name} is not needed: the verdict is {judged[waiver.pair]}; remove it")
-        limits_ln[waiver.pair] = waiver.limit_ln
+        if fault := waiver_fault(waiver, verdicts, today):
+            raise WaiverError(fault)
+    limits_ln = {waiver.pair: waiver.limit_ln for waiver in waivers}
 
-    def covered(verdict: Verdict) -> bool:
+    def applied(verdict: Verdict) -> Verdict:
         if verdict.outcome is not Outcome.REGRESSED or verdict.effect_ln is None:
-            return False
+            return verdict
         own = limits_ln.get(verdict.pair)
         limits = [limits_ln.get(pair) for pair in verdict.members] if own is None and verdict.members else [own]
-        return all(limit is not None and verdict.effect_ln <= limit for limit in limits)
+        if all(limit is not None and verdict.effect_ln <= limit for limit in limits):
+            return replace(verdict, waived=True)
+        if own is None:
+            return verdict
+        above = f"above its waiver's {in_percent(own)}"
+        return replace(verdict, detail=f"{verdict.detail}; {above}" if verdict.detail else above)
 
-    return [replace(verdict, waived=covered(verdict)) for verdict in verdicts]
+    return [applied(verdict) for verdict in verdicts]
 
 
 def exit_status(verdicts: Iterable[Verdict], controls: Iterable[Control] = (), *, required_gate: bool = False) -> int:

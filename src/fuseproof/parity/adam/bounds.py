@@ -134,7 +134,7 @@ def advance(
 
 def _factor_slack(hyper: AdamHyper, step: int, power_ulps: float) -> float:
     """Return by how much ``beta ** step``, so many FP32 ulps off, may scale the update; dimensionless."""
-    beta1, beta2 = hyper.betas
+    beta1, beta2 = hyper.betas if hyper.corrected else (0.0, 0.0)
     return power_ulps * _EPS * (beta1**step / (1 - beta1**step) + 0.5 * beta2**step / (1 - beta2**step))
 
 

@@ -14,11 +14,14 @@ from fuseproof.oracle import AdamHyper
 from fuseproof.parity import ParityError, again, assert_rounded
 from fuseproof.parity.adam.bounds import BUDGETS, Tracked, advance, bias
 from fuseproof.parity.adam.nature import nature_of
-from fuseproof.parity.adam.state import AdamState
-from fuseproof.parity.bits import Contents, changes, contents, is_zero, same_bits
+from fuseproof.parity.adam.state import AdamState, Snapshot
+from fuseproof.parity.bits import Contents, changes, is_zero, same_numbers
 from fuseproof.parity.factors import factor_of
 
 __all__ = ["CheckedAdam", "Group"]
+
+# Elements. The oracle's hundreds of small FP64 operations would each wait for a GPU that other workers use too.
+_JUDGED_ON_THE_HOST = 2**20
 
 
 @dataclass(frozen=True)
@@ -28,16 +31,11 @@ class Group:
     params: list[torch.Tensor]
     settings: AdamSettings
 
-    def entry(self) -> dict[str, object]:
-        """Return the group as optimizers take it."""
-        settings = self.settings
-        return {
-            "params": self.params,
-            "lr": settings.lr,
-            "betas": settings.betas,
-            "eps": settings.eps,
-            "weight_decay": settings.weight_decay,
-        }
+    def entry(self, defaults: AdamSettings) -> dict[str, object]:
+        """Return the group as optimizers take it, with what differs from their defaults."""
+        settings = {name: getattr(self.settings, name) for name in ("lr", "betas", "eps", "weight_decay")}
+        own = {name: value for name, value in settings.items() if value != getattr(defaults, name)}
+        return {"params": self.params, **own}
 
 
 class CheckedAdam:
@@ -66,14 +64,21 @@ class CheckedAdam:
         self.groups = list(groups)
         self.case = f"{candidate.name}, {case}"
         self._bystanders = dict(bystanders or {})
-        first = self.groups[0]
-        params: list[object] = [*first.params] if len(groups) == 1 else [group.entry() for group in groups]
-        self.optimizer = candidate.build(params, first.settings)  # type: ignore[arg-type]
-        self._state = AdamState(candidate, self.optimizer)
+        self._defaults = self.groups[0].settings
+        params: list[object] = [group.entry(self._defaults) for group in groups] if len(groups) > 1 else [*self.params]
+        self.optimizer = candidate.build(params, self._defaults)  # type: ignore[arg-type]
+        large = sum(param.numel() for param in self.params) > _JUDGED_ON_THE_HOST
+        judge = self.params[0].device if large else torch.device("cpu")
+        self._state = AdamState(candidate, self.optimizer, judge)
         self.steps: dict[torch.Tensor, int] = defaultdict(int)
-        self._tracks: dict[torch.dtype, dict[torch.Tensor, Tracked]] = defaultdict(dict)
-        self._starts = {param: self._state.weight(param).clone() for param in self.params}
+        self._tracks: dict[torch.dtype, dict[int, Tracked]] = defaultdict(dict)
+        self._starts: dict[int, torch.Tensor] = {}
         self._after: Contents = {}
+        self._note_starts()
+
+    def _note_starts(self) -> None:
+        now = self._state.snapshot(self.params, {})
+        self._starts |= {i: now.weight(i) for i in range(len(self.params)) if i not in self._starts}
 
     @property
     def params(self) -> list[torch.Tensor]:
@@ -83,8 +88,8 @@ class CheckedAdam:
     def add_group(self, group: Group) -> None:
         """Add a parameter group to the running optimizer."""
         self.groups.append(group)
-        self.optimizer.add_param_group(group.entry())
-        self._starts |= {param: self._state.weight(param).clone() for param in group.params}
+        self.optimizer.add_param_group(group.entry(self._defaults))
+        self._note_starts()
 
     def set_lr(self, lr: float) -> None:
         """Note that from now on every group's learning rate is `lr`; the caller has told the optimizer."""
@@ -106,27 +111,27 @@ class CheckedAdam:
             ParityError: anything is wrong.
 
         """
-        live = [param for param in self.params if param.grad is not None and not skipped]
-        before = self._state.contents(self.params) | contents(self._bystanders)
-        self._assert(not (moved := changes(self._after, before)), f"changed between two steps: {', '.join(moved)}")
-        grads = {param: param.grad.detach().clone() for param in live if param.grad is not None}
-        weights = {param: self._state.weight(param).detach().clone() for param in live}
-        moments = {param: self._state.moments(param) for param in live}
-        for param in live:
-            zero = self.steps[param] > 0 or all(is_zero(each) for each in moments[param] or ())
-            self._assert(zero, f"{self._name(param)}: its moments are not zero before its first step")
+        params = self.params
+        live = [i for i, param in enumerate(params) if param.grad is not None and not skipped]
+        before = self._state.snapshot(params, self._bystanders)
+        moved = changes(self._after, before.values)
+        self._assert(not moved, f"changed between two steps: {', '.join(moved)}")
+        for i in live:
+            zero = self.steps[params[i]] > 0 or all(is_zero(each) for each in before.moments(i) or ())
+            self._assert(zero, f"{self._name(i)}: its moments are not zero before its first step")
         (by or self.optimizer.step)()
-        for param in live:
-            self.steps[param] += 1
-        after = self._state.contents(self.params) | contents(self._bystanders)
-        self._assert_kept(before, after, live, scale)
-        for param in live:
-            self._assert_counted(param)
+        for i in live:
+            self.steps[params[i]] += 1
+        after = self._state.snapshot(params, self._bystanders)
+        self._assert_kept(before.values, after.values, live, scale)
+        for i in live:
+            self._assert_counted(after, i)
+        first = 0
         for group in self.groups:
-            self._judge(
-                [param for param in group.params if param in grads], group.settings, grads, weights, moments, scale
-            )
-        self._after = {name: value for name, value in after.items() if name.startswith(("parameter", "master"))}
+            mine = [i for i in live if first <= i < first + len(group.params)]
+            self._judge(mine, group.settings, before, after, scale)
+            first += len(group.params)
+        self._after = {name: value for name, value in after.values.items() if name.startswith(("parameter", "master"))}
 
     def finish(self) -> None:
         """Compare where the parameters are with where the oracle went, nothing of the candidate's in its state.
@@ -136,19 +141,14 @@ class CheckedAdam:
 
         """
         failure: ParityError | None = None
+        now = self._state.snapshot(self.params, {})
         for track in self._tracks.values():
             try:
-                for param, wanted in track.items():
-                    stored = self._state.weight(param).detach().flatten()
-                    case = f"{self.case}, after step {self.steps[param]} by its whole way{again()}"
-                    assert_rounded(
-                        f"trajectory of {self._name(param)}",
-                        stored,
-                        wanted.param,
-                        wanted.param_error,
-                        BUDGETS["param"],
-                        case,
-                    )
+                for i, wanted in track.items():
+                    case = f"{self.case}, after step {self.steps[self.params[i]]} by its whole way{again()}"
+                    name = f"trajectory of {self._name(i)}"
+                    stored = now.weight(i).flatten()
+                    assert_rounded(name, stored, wanted.param, wanted.param_error, BUDGETS["param"], case)
             except ParityError as error:
                 failure = failure or error
             else:
@@ -156,23 +156,16 @@ class CheckedAdam:
         if failure is not None:
             raise failure
 
-    def _judge(
-        self,
-        params: list[torch.Tensor],
-        settings: AdamSettings,
-        grads: Mapping[torch.Tensor, torch.Tensor],
-        weights: Mapping[torch.Tensor, torch.Tensor],
-        moments: Mapping[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None],
-        scale: float,
-    ) -> None:
+    def _judge(self, live: list[int], settings: AdamSettings, before: Snapshot, after: Snapshot, scale: float) -> None:
         """Compare the step of a group, all parameters that are of one kind at once."""
-        alike: dict[tuple[int, torch.dtype, torch.dtype, torch.dtype | None], list[torch.Tensor]] = defaultdict(list)
-        for param in params:
-            now = self._state.moments(param)
+        alike: dict[tuple[int, torch.dtype, torch.dtype, torch.dtype | None], list[int]] = defaultdict(list)
+        params = self.params
+        for i in live:
+            now = after.moments(i)
             kept = None if now is None else now[0].dtype
-            alike[self.steps[param], param.dtype, self._state.weight(param).dtype, kept].append(param)
+            alike[self.steps[params[i]], params[i].dtype, after.weight(i).dtype, kept].append(i)
         for (step, dtype, weight_dtype, kept), same in alike.items():
-            arithmetic = self.candidate.arithmetic(same[0].device)
+            arithmetic = self.candidate.arithmetic(params[same[0]].device)
             hyper = AdamHyper(
                 settings.lr,
                 settings.betas,
@@ -181,47 +174,42 @@ class CheckedAdam:
                 settings.decoupled,
                 arithmetic.hyper,
                 arithmetic.bias_betas,
+                settings.bias_correction,
             )
-            grad = torch.cat([grads[param].double().flatten() for param in same]) / scale
-            sizes = [param.numel() for param in same]
+            grad = torch.cat([before.grad(i).double().flatten() for i in same]) / scale
+            sizes = [params[i].numel() for i in same]
             if kept is not None:
-                self._judge_locally(same, grad, step, hyper, weights, moments)
+                self._judge_locally(same, grad, step, hyper, before, after)
             for moments_dtype in {torch.float32, dtype} if kept is None else {kept}:
                 track = self._tracks[moments_dtype]
-                for param in same:
-                    if param not in track:
-                        zeros = torch.zeros_like(self._starts[param], dtype=torch.float64)
-                        track[param] = Tracked.exact(self._starts[param], zeros, zeros)
-                begun = Tracked.cat([track[param] for param in same])
+                for i in same:
+                    if i not in track:
+                        zeros = torch.zeros_like(self._starts[i], dtype=torch.float64)
+                        track[i] = Tracked.exact(self._starts[i], zeros, zeros)
+                begun = Tracked.cat([track[i] for i in same])
                 moved = advance(begun, grad, step, hyper, arithmetic.power_ulps, weight_dtype)
                 moved = moved.stored(weight_dtype, moments_dtype)
                 track.update(zip(same, moved.split(sizes), strict=True))
 
     def _judge_locally(
-        self,
-        same: list[torch.Tensor],
-        grad: torch.Tensor,
-        step: int,
-        hyper: AdamHyper,
-        weights: Mapping[torch.Tensor, torch.Tensor],
-        moments: Mapping[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None],
+        self, same: list[int], grad: torch.Tensor, step: int, hyper: AdamHyper, before: Snapshot, after: Snapshot
     ) -> None:
         olds = []
-        for param in same:
-            zeros = torch.zeros_like(weights[param])
-            olds.append(Tracked.exact(weights[param], *(moments[param] or (zeros, zeros))))
+        for i in same:
+            zeros = torch.zeros_like(before.weight(i))
+            olds.append(Tracked.exact(before.weight(i), *(before.moments(i) or (zeros, zeros))))
         old = Tracked.cat(olds)
-        power_ulps = self.candidate.arithmetic(grad.device).power_ulps
-        wanted = advance(old, grad, step, hyper, power_ulps, self._state.weight(same[0]).dtype)
-        new = torch.cat([self._state.weight(param).detach().flatten() for param in same])
-        news = [now for param in same if (now := self._state.moments(param))]
+        power_ulps = self.candidate.arithmetic(self.params[same[0]].device).power_ulps
+        new = torch.cat([after.weight(i).flatten() for i in same])
+        wanted = advance(old, grad, step, hyper, power_ulps, new.dtype)
+        news = [now for i in same if (now := after.moments(i))]
         case = f"{self.case}, step {step}{again()}"
 
         def locate(position: int) -> str:
-            for param in same:
-                if position < param.numel():
-                    return f"element {position} of {self._name(param)}"
-                position -= param.numel()
+            for i in same:
+                if position < self.params[i].numel():
+                    return f"element {position} of {self._name(i)}"
+                position -= self.params[i].numel()
             return "nowhere"
 
         try:
@@ -243,22 +231,19 @@ class CheckedAdam:
         except ParityError as error:
             nature = nature_of(new, old, grad, step, hyper, power_ulps) or words()
             raise ParityError(f"{error}{nature and '; '}{nature}") from None
-        for param in same if new.dtype != same[0].dtype else ():
-            rounded = self._state.weight(param).to(param.dtype)
-            right = (param == rounded) | (param.isnan() & rounded.isnan())
-            self._assert(bool(right.all()), f"{self._name(param)} is not its master, rounded")
+        for i in same if new.dtype != self.params[same[0]].dtype else ():
+            rounded = after.weight(i).to(after.param(i).dtype)
+            self._assert(same_numbers(after.param(i), rounded), f"{self._name(i)} is not its master, rounded")
 
     def _assert_kept(
         self,
         before: Contents,
         after: Contents,
-        live: list[torch.Tensor],
+        live: list[int],
         scale: float,
     ) -> None:
         """Nothing but parameters, moments, masters and counters of what has a gradient may have changed."""
-        living = {id(param) for param in live}
-        alive = [position for position, param in enumerate(self.params) if id(param) in living]
-        free = {f"{kind} {position}" for position in alive for kind in ("parameter", "master")}
+        free = {f"{kind} {i}" for i in live for kind in ("parameter", "master")}
         # A scaler unscales in place for an optimizer that does not do it itself.
         scales_itself = getattr(self.optimizer, "_step_supports_amp_scaling", False)
         may_unscale = scale != 1.0 and ("grad" in self.candidate.writes or not scales_itself)
@@ -267,7 +252,10 @@ class CheckedAdam:
             owner, _, item = name.partition(", ")
             if owner in free or (owner.startswith("group") and item == "step"):
                 continue
-            if may_unscale and owner.startswith("gradient") and same_bits(after[name], before[name] / scale):
+            divisors = {scale} if may_unscale else set()
+            # A kernel that writes gradients back multiplies them by 1, which gives a NaN other bits.
+            divisors |= {1.0} if "grad" in self.candidate.writes else set()
+            if owner.startswith("gradient") and any(same_numbers(after[name], before[name] / by) for by in divisors):
                 continue
             written.append(name)
         for name in after.keys() - before.keys():  # state may be made for all at once, as long as it is nothing yet
@@ -275,16 +263,16 @@ class CheckedAdam:
                 written.append(name)
         self._assert(not written, f"the step wrote what is not its own: {', '.join(sorted(written))}")
 
-    def _assert_counted(self, param: torch.Tensor) -> None:
-        count, ours = self._state.count(param), self.steps[param]
-        self._assert(count in (None, ours), f"{self._name(param)}: its counter says step {count}, ours {ours}")
-        if (now := self._state.moments(param)) and self.candidate.moments == "float32":
+    def _assert_counted(self, after: Snapshot, i: int) -> None:
+        count, ours = after.count(i), self.steps[self.params[i]]
+        self._assert(count in (None, ours), f"{self._name(i)}: its counter says step {count}, ours {ours}")
+        if (now := after.moments(i)) and self.candidate.moments == "float32":
             kept = {each.dtype for each in now}
-            self._assert(kept == {torch.float32}, f"{self._name(param)}: moments are kept in {kept}, not in float32")
+            self._assert(kept == {torch.float32}, f"{self._name(i)}: moments are kept in {kept}, not in float32")
 
     def _assert(self, holds: bool, sentence: str) -> None:
         if not holds:
             raise ParityError(f"{sentence} ({self.case}, steps so far {max(self.steps.values(), default=0)}{again()})")
 
-    def _name(self, param: torch.Tensor) -> str:
-        return f"parameter {next(i for i, each in enumerate(self.params) if each is param)} {tuple(param.shape)}"
+    def _name(self, i: int) -> str:
+        return f"parameter {i} {tuple(self.params[i].shape)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import torch
@@ -11,14 +10,12 @@ import torch
 from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.regimes import REGIMES, SHAPES, Regime, make_params
+from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, Regime, make_params
 from fuseproof.parity.layouts import channels_last, shifted, transposed
 
-__all__ = ["LAYOUTS", "SEED", "STRUCTURES", "check_layout", "check_overflow", "check_regime", "check_scaled"]
+__all__ = ["LAYOUTS", "STRUCTURES", "case_of", "check_layout", "check_regime"]
 
-SEED = 20261129
 _USUAL = REGIMES["mixed_signs"]
-_SCALE = 2.0**10  # FP16 gradients times it stay finite, and division by it is exact
 
 # Shapes on both sides of where kernels cut their work: launches take 36 tensors (30 with masters), chunks 65,536
 # elements.
@@ -63,7 +60,7 @@ def check_regime(
 
     """
     params = make_params(regime, dtype, device, seed, shapes)
-    adam = CheckedAdam(candidate, [Group(params, settings)], _case(dtype, regime.name, settings, seed))
+    adam = CheckedAdam(candidate, [Group(params, settings)], case_of(dtype, regime.name, settings, seed))
     for step in range(1, steps + 1):
         regime.set_gradients(params, step, seed)
         adam.step()
@@ -71,7 +68,8 @@ def check_regime(
     return adam
 
 
-def _case(dtype: torch.dtype, what: str, settings: AdamSettings, seed: int) -> str:
+def case_of(dtype: torch.dtype, what: str, settings: AdamSettings, seed: int) -> str:
+    """Return what is run, for messages."""
     return f"{str(dtype).removeprefix('torch.')}, {what}, {settings}, seed {seed}"
 
 
@@ -105,7 +103,7 @@ def check_layout(
     shapes = ((4, 3, 5, 2), (5, 3))
     first, plain = make_params(_USUAL, dtype, device, SEED, shapes)
     params = [of_param(first.detach()).requires_grad_(), plain]
-    case = _case(dtype, layout, settings, SEED)
+    case = case_of(dtype, layout, settings, SEED)
     ends = torch.as_strided(params[0].detach(), (first.numel() + 2,), (1,), 0) if of_param is shifted else None
     adam = CheckedAdam(candidate, [Group(params, settings)], case)
     for step in range(1, 4):
@@ -115,75 +113,4 @@ def check_layout(
         adam.step()
         if ends is not None and bool(ends[[0, -1]].count_nonzero()):
             raise ParityError(f"neighbours of a parameter in its storage were written ({case})")
-    adam.finish()
-
-
-def check_scaled(
-    candidate: AdamCandidate, settings: AdamSettings, device: torch.device, *, unscale: bool = False
-) -> None:
-    """Run a candidate over FP32 parameters under a GradScaler, with gradients of the size of eps among them.
-
-    Args:
-        candidate, settings, device: as ever.
-        unscale: unscale gradients and clip their norm before the step, as training loops do.
-
-    Raises:
-        ParityError: a step differs from that with unscaled gradients.
-
-    """
-    _scaled_steps(candidate, settings, device, overflows={}, unscale=unscale)
-
-
-def check_overflow(
-    candidate: AdamCandidate, settings: AdamSettings, device: torch.device, *, tensor: int, element: int, value: float
-) -> None:
-    """Run a candidate under a GradScaler where two of five steps have an element that is not finite.
-
-    Args:
-        candidate, settings, device: as ever.
-        tensor, element: where it is, in `fuseproof.parity.adam.regimes.SHAPES`; negative from the end.
-        value: NaN or an infinity.
-
-    Raises:
-        ParityError: anything moves or counts in these steps, the scale does not fall, or a later step is wrong.
-
-    """
-    where = dict.fromkeys((1, 4), (tensor, element, value))
-    _scaled_steps(candidate, settings, device, overflows=where, unscale=False)
-
-
-def _scaled_steps(
-    candidate: AdamCandidate,
-    settings: AdamSettings,
-    device: torch.device,
-    *,
-    overflows: Mapping[int, tuple[int, int, float]],
-    unscale: bool,
-) -> None:
-    regime = replace(_USUAL, gradients=lambda noise, step: noise * (settings.eps if step % 2 else 2.0**-6))
-    params = make_params(_USUAL, torch.float32, device, SEED)
-    half = len(params) // 2
-    groups = [Group(params[:half], settings), Group(params[half:], settings)]
-    what = f"GradScaler{', unscaled and clipped' if unscale else ''}, overflows {dict(overflows)}"
-    adam = CheckedAdam(candidate, groups, _case(torch.float32, what, settings, SEED))
-    scaler = torch.amp.GradScaler(device.type, init_scale=_SCALE, growth_interval=100)
-    scaler.scale(torch.ones((), device=device))  # a scaler makes its scale at the first loss
-    for step in range(1, 6):
-        regime.set_gradients(params, step, SEED)
-        scale = float(scaler.get_scale())
-        for param in params:
-            assert param.grad is not None
-            param.grad.mul_(scale)
-        if overflow := overflows.get(step):
-            tensor, element, value = overflow
-            grad = params[tensor].grad
-            assert grad is not None
-            grad.flatten()[element] = value
-        if unscale:
-            scaler.unscale_(adam.optimizer)
-            torch.nn.utils.clip_grad_norm_(params, 0.1)
-        adam.step(1.0 if unscale else scale, bool(overflow), by=lambda: scaler.step(adam.optimizer))
-        scaler.update()
-        if float(scaler.get_scale()) != scale * (0.5 if overflow else 1.0):
-            raise ParityError(f"the scale went from {scale:g} to {scaler.get_scale():g} in step {step} ({adam.case})")
     adam.finish()

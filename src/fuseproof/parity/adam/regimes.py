@@ -10,11 +10,13 @@ from typing import TypeAlias
 
 import torch
 
-from fuseproof.candidates import AdamSettings
+from fuseproof.candidates import AdamCandidate, AdamSettings
+from fuseproof.parity.bits import copies
 
-__all__ = ["MODES", "REGIMES", "SHAPES", "Regime", "make_params", "settings_in_mode"]
+__all__ = ["MODES", "REGIMES", "SEED", "SHAPES", "Regime", "make_params", "settings_in_mode", "usual_settings"]
 
 MODES = ("l2", "decoupled")
+SEED = 20261129
 
 # A matrix, a vector that no vector width divides, one element, and both sides of a multiple of 256.
 SHAPES: tuple[tuple[int, ...], ...] = ((48, 33), (7,), (128,), (1,), (257,))
@@ -67,6 +69,7 @@ class Regime:
     Attributes:
         name: its worded id.
         catches: the fault that it exists for.
+        faults: the numbers of faults in `fuseproof.parity.faults` that it shows.
         gradients: standard normal noise and the step (first: 1) to gradients, float64.
         fp16_gradients: the same for FP16, whose numbers span less; None: the same.
         params: standard normal noise to parameters.
@@ -77,6 +80,7 @@ class Regime:
 
     name: str
     catches: str
+    faults: tuple[int, ...] = ()
     gradients: _Values = _changing
     fp16_gradients: _Values | None = None
     params: _Values = _standard
@@ -90,13 +94,21 @@ class Regime:
     def set_gradients(self, params: list[torch.Tensor], step: int, seed: int) -> None:
         """Give each parameter its gradient of this step, or None; the same on every device."""
         generator = torch.Generator().manual_seed(seed * 1009 + step)
+        receiving, drawn = [], []
         for position, param in enumerate(params):
             noise = torch.randn(param.shape, generator=generator, dtype=torch.float64)
             draw = self.fp16_gradients if param.dtype == torch.float16 and self.fp16_gradients else self.gradients
-            values = draw(noise, step).to(param.dtype).to(param.device)
-            param.grad = (
-                torch.empty_like(param, requires_grad=False).copy_(values) if self.present(position, step) else None
-            )
+            param.grad = None
+            if self.present(position, step):
+                receiving.append(param)
+                drawn.append(draw(noise, step).to(param.dtype))
+        for param, values in zip(receiving, _sent(drawn, receiving), strict=True):
+            param.grad = torch.empty_like(param, requires_grad=False).copy_(values)
+
+
+def _sent(values: list[torch.Tensor], params: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return values where parameters are, all of them on one device; on a GPU a few transfers take them there."""
+    return copies(values, params[0].device) if params and params[0].device.type == "cuda" else values
 
 
 def make_params(
@@ -104,13 +116,9 @@ def make_params(
 ) -> list[torch.Tensor]:
     """Return parameters of those shapes, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
-    return [
-        regime.params(torch.randn(shape, generator=generator, dtype=torch.float64), 0)
-        .to(dtype)
-        .to(device)
-        .requires_grad_()
-        for shape in shapes
-    ]
+    noise = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    drawn = copies([regime.params(each, 0).to(dtype) for each in noise], device)
+    return [each.clone().requires_grad_() for each in drawn]  # each in storage of its own, as parameters are
 
 
 def _every_other_zero(noise: torch.Tensor, _: int) -> torch.Tensor:
@@ -125,16 +133,26 @@ def _known(*regimes: Regime) -> Mapping[str, Regime]:
 
 
 REGIMES = _known(
-    Regime("mixed_signs", "wrong constants, order of operations, momentum: gradients of both signs that change"),
+    Regime(
+        "mixed_signs",
+        "wrong constants, order of operations, momentum: gradients of both signs that change",
+        faults=(8,),
+    ),
     Regime(
         "constant_gradients",
         "what only accumulates: with the same gradient every step the update stays lr against its sign",
         gradients=lambda noise, _: noise / 32,
     ),
+    Regime(
+        "small_gradients",
+        "moments in half precision: with gradients of a thousandth their squares are no numbers of FP16",
+        gradients=lambda noise, _: noise / 1024,
+    ),
     Regime("one_sign", "bias that signs cancel", gradients=lambda noise, step: _changing(noise, step).abs()),
     Regime(
         "tiny_gradients",
         "place and size of eps: gradients about eps and below",
+        faults=(11,),
         gradients=_log_uniform(1e-13, 1e-6),
         fp16_gradients=_log_uniform(1e-7, 1e-5),
         params=_every_other_zero,
@@ -142,6 +160,7 @@ REGIMES = _known(
     Regime(
         "huge_gradients",
         "overflow of squares, constants hidden behind eps",
+        faults=(11,),
         gradients=_log_uniform(1e2, 1e16),
         fp16_gradients=_log_uniform(1e1, 6e4),
     ),
@@ -156,21 +175,29 @@ REGIMES = _known(
         "maxima and stale squares: each step's gradients are a quarter of the last one's",
         gradients=lambda noise, step: noise * 4.0**-step,
     ),
-    Regime("zero_gradients", "moments that are not decayed where the gradient is exactly zero", gradients=_zeros),
+    Regime(
+        "zero_gradients",
+        "moments that are not decayed where the gradient is exactly zero",
+        faults=(11,),
+        gradients=_zeros,
+    ),
     Regime(
         "late_gradient",
         "one step count for many parameters: the second's first gradient comes at step 4",
+        faults=(2,),
         present=lambda tensor, step: tensor != 1 or step >= 4,
     ),
     Regime(
         "absent_gradients",
         "work on parameters without gradient: each misses every third step, the last has none",
+        faults=(2,),
         present=lambda tensor, step: (tensor + step) % 3 > 0 and tensor != len(SHAPES) - 1,
     ),
     Regime("non_finite", "NaN and Inf that spread, or vanish", gradients=_non_finite),
     Regime(
         "large_params",
         "decay and update of different sizes",
+        faults=(8,),
         params=_normal(100.0),
         lr=(1e-2, 2.0),
     ),
@@ -185,3 +212,9 @@ REGIMES = _known(
 def settings_in_mode(mode: str, **values: object) -> AdamSettings:
     """Return settings with a kind of weight decay by its name."""
     return AdamSettings(decoupled=mode == "decoupled", **values)  # type: ignore[arg-type]
+
+
+def usual_settings(candidate: AdamCandidate, dtype: torch.dtype, **values: object) -> AdamSettings:
+    """Return settings for the usual gradients: some weight decay, decoupled where the candidate can."""
+    usual = {"lr": REGIMES["mixed_signs"].lr_for(dtype), "weight_decay": 0.01}
+    return settings_in_mode("decoupled" if "decoupled" in candidate.decay_modes else "l2", **{**usual, **values})

@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fuseproof.candidates import AdamCandidate
-from fuseproof.parity import bits
+from fuseproof.parity import ParityError
+from fuseproof.parity.bits import Contents, contents
 
-__all__ = ["AdamState"]
+__all__ = ["AdamState", "Snapshot"]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Copies of all that an optimizer could reach at one time; parameters are named by their positions.
+
+    Attributes:
+        values: what is there, by name: "parameter 0", "gradient 0", "master 0", "parameter 0, exp_avg", "group 1, lr".
+        counters: the name of what counts the steps of each parameter.
+
+    """
+
+    values: Contents
+    counters: tuple[str, ...]
+
+    def param(self, position: int) -> torch.Tensor:
+        """Return a parameter."""
+        found: torch.Tensor = self.values[f"parameter {position}"]
+        return found
+
+    def grad(self, position: int) -> torch.Tensor:
+        """Return the gradient of a parameter that has one."""
+        found: torch.Tensor = self.values[f"gradient {position}"]
+        return found
+
+    def weight(self, position: int) -> torch.Tensor:
+        """Return the master of a parameter that has one, else the parameter."""
+        found: torch.Tensor = self.values.get(f"master {position}", self.param(position))
+        return found
+
+    def moments(self, position: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return (exp_avg, exp_avg_sq); None where the state has no such names."""
+        names = [f"parameter {position}, {name}" for name in ("exp_avg", "exp_avg_sq")]
+        return (self.values[names[0]], self.values[names[1]]) if self.values.keys() >= set(names) else None
+
+    def count(self, position: int) -> int | None:
+        """Return how many steps the candidate has counted for a parameter; None where its counter has another name."""
+        counted = self.values.get(self.counters[position])
+        return None if counted is None else int(counted)
 
 
 class AdamState:
@@ -19,62 +60,48 @@ class AdamState:
     Args:
         candidate: whose record says who counts steps and whether there are masters.
         optimizer: what it has built.
+        device: where copies are judged.
 
     """
 
-    def __init__(self, candidate: AdamCandidate, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, candidate: AdamCandidate, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._candidate = candidate
         self._optimizer = optimizer
+        self._device = device
 
-    def _of(self, param: torch.Tensor) -> dict[str, Any]:
-        found: dict[str, Any] = self._optimizer.state.get(param, {})
-        return found
-
-    def weight(self, param: torch.Tensor) -> torch.Tensor:
-        """Return the master of a parameter that has one, else the parameter.
+    def _master(self, param: torch.Tensor) -> torch.Tensor | None:
+        """Return the master of a parameter, as Apex keeps them: beside the groups, in their order.
 
         Raises:
-            LookupError: the record promises masters, and this parameter has none.
+            ParityError: the record promises masters, and this parameter has none.
 
         """
         if not self._candidate.master_weights or param.dtype == torch.float32:
-            return param
-        # As Apex keeps them: beside the groups, in their order.
+            return None
         groups = zip(self._optimizer.param_groups, getattr(self._optimizer, "param_groups_master", ()), strict=False)
         for group, masters in groups:
             for each, master in zip(group["params"], masters["params"], strict=True):
                 if each is param:
                     found: torch.Tensor = master
                     return found
-        raise LookupError(f"{self._candidate.name}: a parameter {tuple(param.shape)} has no master")
+        raise ParityError(f"{self._candidate.name}: a parameter {tuple(param.shape)} has no master")
 
-    def moments(self, param: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return copies of (exp_avg, exp_avg_sq); None where the state has no such names."""
-        state = self._of(param)
-        if not {"exp_avg", "exp_avg_sq"} <= state.keys():
-            return None
-        return state["exp_avg"].detach().clone(), state["exp_avg_sq"].detach().clone()
-
-    def count(self, param: torch.Tensor) -> int | None:
-        """Return how many steps the candidate has counted for a parameter; None where its counter has another name."""
-        holder: dict[str, Any] = self._of(param)
-        if self._candidate.step_count == "group":
-            groups = self._optimizer.param_groups
-            holder = next(group for group in groups if any(each is param for each in group["params"]))
-        return int(holder["step"]) if "step" in holder else None
-
-    def contents(self, params: Sequence[torch.Tensor]) -> bits.Contents:
-        """Return copies of all that the optimizer can reach, by name: "parameter 0, exp_avg", "group 1, lr"."""
-        reach: dict[str, object] = {}
+    def snapshot(self, params: Sequence[torch.Tensor], bystanders: Mapping[str, torch.Tensor]) -> Snapshot:
+        """Return copies of all that the optimizer can reach, and of tensors that it should not."""
+        reach: dict[str, object] = dict(bystanders)
         for position, param in enumerate(params):
             reach[f"parameter {position}"] = param
             reach[f"gradient {position}"] = param.grad
-            if (master := self.weight(param)) is not param:
+            if (master := self._master(param)) is not None:
                 reach[f"master {position}"] = master
-            for name, value in self._of(param).items():
+            state: dict[str, Any] = self._optimizer.state.get(param, {})
+            for name, value in state.items():
                 reach[f"parameter {position}, {name}"] = value
+        counters = {id(param): f"parameter {position}, step" for position, param in enumerate(params)}
         for position, group in enumerate(self._optimizer.param_groups):
             for name, value in group.items():
                 if name != "params":
                     reach[f"group {position}, {name}"] = value
-        return bits.contents(reach)
+            if self._candidate.step_count == "group":
+                counters |= {id(param): f"group {position}, step" for param in group["params"]}
+        return Snapshot(contents(reach, self._device), tuple(counters[id(param)] for param in params))

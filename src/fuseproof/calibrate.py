@@ -1,0 +1,105 @@
+"""`fuseproof calibrate`: how much fresh processes differ here, and so how small a slow-down the gate can see.
+
+numpy and scipy are imported when it runs, so that `fuseproof doctor` works where they are broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fuseproof import machine
+from fuseproof.config import ConfigError, Settings, load_settings
+from fuseproof.history import NIGHT, History, HistoryError
+from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
+
+__all__ = ["add"]
+
+_USAGE_ERROR = 2
+_UNANSWERED = 21
+_INTERRUPTED = 130  # as a shell says it
+_LIMIT_S = 3600.0  # of one process: the largest suites take minutes
+_TESTS_RAN = (0, 1)  # pytest's statuses: all passed, some failed
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="measure how much fresh processes differ here, and what the gate can see",
+        description="Run the benchmarks in N fresh processes, save them as one night, and say for each benchmark how "
+        "much its time varies, what slow-down would be seen, and which are UNGATEABLE.",
+        epilog="Exit status: 0 if all processes are there, 21 if not; what has been measured is kept.",
+    )
+    parser.add_argument("-n", type=int, default=8, metavar="N", help="processes of the night (8)")
+    parser.add_argument("--night", metavar="NAME", help="go on with this night until it has N processes")
+    what = "what to run, as for pytest: paths, -m fuseproof_gate"
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=what)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    root = Path.cwd()
+    try:
+        settings = load_settings(root)
+        if settings is None:
+            raise ConfigError(f"{root}: no pyproject.toml with a [tool.fuseproof] table; run it in a repository.")
+        if arguments.n < 1:
+            raise ConfigError(f"-n {arguments.n}: a night has at least one process.")
+        return _calibrate(root, settings, arguments)
+    except (ConfigError, HistoryError) as error:
+        print(f"fuseproof calibrate: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+
+
+def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) -> int:
+    history, slug = History(root / settings.history), machine.identify().slug
+    night = arguments.night or secrets.token_hex(4)
+    progress = Progress(lambda line: print(line, flush=True), f"calibrating night {night}")
+    status = done = 0
+
+    def count() -> int:
+        return len(history.nights(slug).get(night, []))
+
+    try:
+        while (done := count()) < arguments.n:
+            with progress.step(done + 1, arguments.n):
+                _measure(root, night, arguments.arguments)
+            if count() == done:
+                raise ChildError("it ran to its end and saved nothing")
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    except ChildError as error:
+        print(f"process {done + 1} measured nothing: {error}", file=sys.stderr)
+        status = _UNANSWERED
+    if status:
+        again = ["fuseproof", "calibrate", "-n", str(arguments.n), "--night", night, *arguments.arguments]
+        print(f"{count()} of {arguments.n} processes are kept; to go on: {shlex.join(again)}")
+    if count():
+        print("\n".join(_power_lines(settings, history, slug, night)))
+    return status
+
+
+def _measure(root: Path, night: str, arguments: Sequence[str]) -> None:
+    command = [sys.executable, "-m", "pytest", *arguments, "--benchmark-autosave", "--fuseproof-gate=off"]
+    status, output = run_process(command, root, {NIGHT: night}, _LIMIT_S)
+    if status not in _TESTS_RAN:
+        raise ChildError(f"{ending(status)}: {last_words(output)}")
+    if status:
+        print(f"a test failed, and what it measures is missing: {last_words(output)}", file=sys.stderr)
+
+
+def _power_lines(settings: Settings, history: History, slug: str, name: str) -> list[str]:
+    """Return what the gate can see of the benchmarks that this night has measured."""
+    from fuseproof.gate.ledger import Ledger
+    from fuseproof.gate.trend import power_lines, powers
+
+    nights = Ledger(history, slug).nights()
+    keys = {pair.key for night in nights if night.name == name for pair in night.pairs}
+    found = [power for power in powers(settings.gate, nights) if power.key in keys]
+    return power_lines(found) if found else ["one process says nothing of the noise: calibrate with more"]

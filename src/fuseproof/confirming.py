@@ -1,0 +1,131 @@
+"""Fresh processes of pytest that measure some tests of a session once more, and hand back what they measured.
+
+Rounds inside one process are no replicates. So whatever the gate must see again is measured in a child: the same
+command line, the tests named by the parent, its results in a folder of its own. A child never gates, and never saves
+into the history.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseproof.history import History, HistoryError
+from fuseproof.processes import ChildError, ending, last_words, run_process
+
+__all__ = ["Children", "Order"]
+
+ORDER = "FUSEPROOF_CHILD"
+_LEAST_LIMIT_S = 600.0  # a process that compiles everything anew needs minutes; one that hangs must not hang the night
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a parent tells a child.
+
+    Attributes:
+        storage: folder for its results.
+        tests: what to run, as arguments of pytest.
+        plants: slow-downs to plant beside their results, by key: logarithms of ratios.
+
+    """
+
+    storage: Path
+    tests: tuple[str, ...]
+    plants: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str]) -> Order | None:
+        """Return the order that this process was started with, once: its own descendants must not find it."""
+        if (text := environ.pop(ORDER, None)) is None:
+            return None
+        order = json.loads(text)
+        return cls(Path(order["storage"]), tuple(order["tests"]), order["plants"])
+
+    def to_json(self) -> str:
+        """Return it as the value of the environment variable."""
+        return json.dumps({"storage": str(self.storage), "tests": self.tests, "plants": dict(self.plants)})
+
+    def obey(self, config: pytest.Config) -> None:
+        """Make this session a child: nothing is compared, gated or written but its own results."""
+        option = config.option
+        option.benchmark_json = option.xmlpath = option.basetemp = None
+        option.benchmark_compare, option.benchmark_compare_fail = [], []
+        option.benchmark_autosave, option.benchmark_save = True, None
+        option.benchmark_storage = f"file://{self.storage}"
+        option.fuseproof_gate, option.fuseproof_gate_json, option.fuseproof_require = "off", None, ""
+        config.args[:] = self.tests
+
+
+@dataclass(frozen=True)
+class Children:
+    """Starts the children of one session, one at a time.
+
+    Attributes:
+        arguments: the session's command line.
+        folder: where it was given.
+        nodes: by test id: what to give to pytest to run this test alone.
+        machine: the folder name of this machine in a history.
+        session_s: how long the session has taken so far.
+
+    """
+
+    arguments: tuple[str, ...]
+    folder: Path
+    nodes: Mapping[str, str]
+    machine: str
+    session_s: float
+
+    @classmethod
+    def of(cls, session: pytest.Session, machine: str, session_s: float) -> Children:
+        """Return the children that a session may have."""
+        invocation = session.config.invocation_params
+        nodes = {
+            item.nodeid: f"{item.path}{item.nodeid[len(item.nodeid.partition('::')[0]) :]}" for item in session.items
+        }
+        return cls(tuple(map(str, invocation.args)), invocation.dir, nodes, machine, session_s)
+
+    def measure(
+        self,
+        tests: Sequence[str],
+        *,
+        python: str = sys.executable,
+        environ: Mapping[str, str] | None = None,
+        plants: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """Run the tests with these ids in a fresh process and return its document.
+
+        Args:
+            tests: ids of tests of this session.
+            python: the interpreter; another one brings its own torch.
+            environ: variables set for it besides this process's own.
+            plants: slow-downs to plant beside their results, by key: logarithms of ratios.
+
+        Raises:
+            ChildError: it crashed, hung, or measured nothing.
+
+        """
+        with tempfile.TemporaryDirectory(prefix="fuseproof-") as storage:
+            order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plants or {})
+            command = [python, "-m", "pytest", *self.arguments]
+            status, output = run_process(
+                command,
+                self.folder,
+                {**(environ or {}), ORDER: order.to_json()},
+                max(_LEAST_LIMIT_S, 10 * self.session_s),
+            )
+            try:
+                runs, set_aside = History(Path(storage)).newest(self.machine)
+            except HistoryError as error:
+                raise ChildError(f"{ending(status)}: {error}") from None
+            if runs and status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                return runs[0].document
+            words = set_aside[0].reason if set_aside else last_words(output)
+            raise ChildError(f"{ending(status)}: {words}")

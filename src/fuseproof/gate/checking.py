@@ -1,0 +1,151 @@
+"""`fuseproof check`: files of runs judged as a gated session would, on any machine, without running anything."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fuseproof.gate.ledger import Ledger
+from fuseproof.gate.records import Recall
+from fuseproof.gate.session import GateSession
+from fuseproof.gate.settings import GateSettings
+from fuseproof.history import VERDICTS, History, Run
+from fuseproof.run_file import RunFile
+from fuseproof.storage import HistoryError
+from fuseproof.verdicts.night import Night, is_part
+from fuseproof.verdicts.recorded import night_of
+from fuseproof.verdicts.verdict import Waiver
+
+__all__ = ["checked"]
+
+
+def checked(
+    paths: Sequence[Path],
+    settings: GateSettings,
+    waivers: Sequence[Waiver],
+    history: History,
+    today: datetime.date,
+    *,
+    whole_suite: bool = False,
+) -> GateSession:
+    """Return the newest night among the files, judged by the others among them; by the history where there is none.
+
+    Its first processes screen, as many as the settings say; the others confirm, unless the night has confirming
+    processes of its own beside its runs.
+
+    Args:
+        paths: run files.
+        settings, waivers: as of the repository.
+        history: where to look for nights if the files are all of one.
+        today: for waivers.
+        whole_suite: whether the newest night was asked for everything, where its files do not say.
+
+    Raises:
+        HistoryError: the question cannot be asked: a file that may be the newest cannot be used, or of two machines.
+
+    """
+    runs, faults = _read(paths)
+    machine = _one_machine(runs)
+    nights: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.file.order):
+        nights.setdefault(run.night, []).append(run)
+    name, newest = max(nights.items(), key=lambda night: night[1][-1].file.order)
+    aside = _older_than(newest, faults)
+    ledgers = _ledgers(runs, machine)
+    known = {night.name: night for ledger in ledgers for night in ledger.nights(everything=True)}
+    recalls = [ledger.recall(before=name) for ledger in ledgers]
+    past = [_remembered(other, found, known) for other, found in nights.items() if other != name]
+    if not past:
+        ledger = Ledger(history, machine)
+        past = ledger.nights(before=name)
+        recalls = [ledger.recall(before=name)]
+    tonight = night_of(name, [run.document for run in newest])
+    if name in known:
+        tonight = replace(tonight, confirming=known[name].confirming, trusted=known[name].trusted)
+    screening, spare = tonight.screening[: settings.replicates], tonight.screening[settings.replicates :]
+    confirming = list(zip(tonight.confirming, tonight.trusted, strict=False)) if tonight.trusted else []
+    alone = [] if confirming else [*tonight.confirming, *spare]
+    session = GateSession(
+        settings,
+        waivers,
+        past,
+        replace(tonight, screening=screening, confirming=(), trusted=()),
+        paired=bool(confirming),
+        full_selection=whole_suite or not is_part(tonight.selection),
+        today=today,
+        selection=tonight.selection,
+        recall=Recall(
+            (*aside, *(sentence for recall in recalls for sentence in recall.set_aside)),
+            tuple(sentence for recall in recalls for sentence in recall.lost),
+            tuple(count for recall in recalls for count in recall.unchanged),
+        ),
+    )
+    for pair in confirming:
+        if session.plan():
+            session.add(*pair)
+    for values in alone:
+        if session.plan():
+            session.add(values)
+    return session
+
+
+def _read(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, HistoryError]]:
+    runs: dict[Path, Run] = {}
+    faults: dict[Path, HistoryError] = {}
+    for path in paths:
+        try:
+            runs[path.resolve()] = History.load_path(path)
+        except HistoryError as error:
+            faults[path] = error
+    if not runs:
+        raise HistoryError("; ".join(map(str, faults.values())) or "no files are given")
+    return list(runs.values()), faults
+
+
+def _one_machine(runs: Sequence[Run]) -> str:
+    machines = sorted({run.machine for run in runs})
+    if len(machines) > 1:
+        first, other = (next(run.file.path for run in runs if run.machine == machine) for machine in machines[:2])
+        raise HistoryError(
+            f"{first} is of {machines[0]!r} and {other} of {machines[1]!r}; foreign hardware is not compared: "
+            "give the files of one machine"
+        )
+    return machines[0]
+
+
+def _older_than(newest: Sequence[Run], faults: dict[Path, HistoryError]) -> list[str]:
+    """Return sentences on files that cannot be used and are older than the newest night, by their names."""
+    for path, error in faults.items():
+        file = RunFile.parse(path, newest[0].machine)
+        if file is None or file.night == newest[0].night or file.order > newest[0].file.order:
+            raise HistoryError(f"{error}; it may be of the newest night, so nothing is judged")
+    return [str(error) for error in faults.values()]
+
+
+def _ledgers(runs: Sequence[Run], machine: str) -> list[Ledger]:
+    """Return a ledger for each folder of a history among the files' own: it knows what was said of their nights."""
+    folders = sorted({run.file.path.resolve().parent for run in runs})
+    return [
+        Ledger(History(folder.parent), machine, keep_index=False)
+        for folder in folders
+        if folder.name == machine and (folder / VERDICTS).is_dir()
+    ]
+
+
+def _remembered(name: str, runs: Sequence[Run], known: dict[str, Night]) -> Night:
+    """Return the night of these runs, with what was said of it where that is known."""
+    night = night_of(name, [run.document for run in runs])
+    if name not in known:
+        return night
+    said = known[name]
+    invalid = {key: said.invalid.get(key, night.invalid.get(key, ())) for key in {*night.invalid, *said.invalid}}
+    return replace(
+        night,
+        invalid=invalid,
+        marks=said.marks,
+        accepted=said.accepted,
+        confirming=said.confirming,
+        trusted=said.trusted,
+    )

@@ -1,0 +1,174 @@
+"""The nights of one machine as the gate needs them: runs, and what was said of them, in one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fuseproof.gate.choice import choose
+from fuseproof.gate.records import NightRecord, Recall, by_metric
+from fuseproof.gate.sheet import Row, Sheet
+from fuseproof.history import VERDICTS, History
+from fuseproof.index import Index, opened
+from fuseproof.verdicts.controls import Unchanged
+from fuseproof.verdicts.night import Night
+from fuseproof.verdicts.nightly import Evidence
+from fuseproof.verdicts.recorded import assembled, night_of
+from fuseproof.verdicts.verdict import Mark, Pair
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """What one machine's history says, and the way to add to it.
+
+    A night whose verdicts cannot be read, or that was to be judged and never was, is no baseline for anything: all that
+    it measured is INVALID.
+
+    Attributes:
+        history: the runs of all machines.
+        machine: this one's slug.
+
+    """
+
+    def __init__(self, history: History, machine: str, *, keep_index: bool = True) -> None:
+        self.history = history
+        self.machine = machine
+        self._keep_index = keep_index
+        self._loaded: dict[str | None, tuple[list[Night], Recall]] = {}
+
+    def nights(self, before: str | None = None, *, everything: bool = False) -> list[Night]:
+        """Return the nights that a verdict rests on, oldest first, with their marks.
+
+        The newest 20 whole; of older ones the values and marks that the anchor or a segment needs.
+
+        Args:
+            before: a night's name; it and later ones are left out.
+            everything: all nights whole, for looking at a history rather than judging by it.
+
+        Raises:
+            HistoryError: the folder cannot be listed.
+
+        """
+        if everything:
+            return self._load(before, everything=True)[0]
+        if before not in self._loaded:
+            self._loaded[before] = self._load(before)
+        return list(self._loaded[before][0])
+
+    def recall(self, before: str | None = None) -> Recall:
+        """Return what a session must know of the history besides its nights."""
+        self.nights(before)
+        return self._loaded[before][1]
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        """One sentence for each file that is not used, as of the nights that were asked for last."""
+        latest = next(reversed(self._loaded.values()), None)
+        return self.recall().set_aside if latest is None else latest[1].set_aside
+
+    def night(self, name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
+        """Return a night of run documents, without marks."""
+        return night_of(name, documents)
+
+    def mark(
+        self,
+        night: str,
+        marks: Mapping[Pair, Mark],
+        *,
+        evidence: Evidence | None = None,
+        unchanged: Unchanged | None = None,
+    ) -> None:
+        """Remember what was said of a night.
+
+        Raises:
+            HistoryError: it cannot be written; the message says why and what to do.
+
+        """
+        record = NightRecord(marks, evidence or Evidence(), unchanged)
+        self.history.save_record(self.machine, record.document(), night)
+        self._loaded.clear()
+
+    def accept(self, night: str, pairs: Iterable[Pair], reason: str, who: str) -> None:
+        """Remember that a night's level of these pairs is wanted; raises HistoryError as `mark` does."""
+        document = {"accepted": by_metric(pairs), "reason": reason, "who": who}
+        self.history.save_record(self.machine, document, night)
+        self._loaded.clear()
+
+    def _load(self, before: str | None, *, everything: bool = False) -> tuple[list[Night], Recall]:
+        runs = self.history.nights(self.machine)
+        names = list(runs)
+        names = names[: names.index(before)] if before in runs else names
+        records: dict[str, list[str]] = {}
+        for file in self.history.records(self.machine):
+            records.setdefault(file.night, []).append(f"{VERDICTS}/{file.path.name}")
+        with opened(self.history, self.machine, stored=self._keep_index) as index:
+            files = {n: _Files([file.path.name for file in runs[n]], records.get(n, [])) for n in names}
+            rows = [files[name].row(name, index) for name in names]
+            sheet = Sheet([row for row in rows if row.runs], index.words)
+            choice = choose(sheet)
+            positions = range(len(sheet.rows)) if everything else choice.positions
+            nights, unchanged = [], []
+            for position in positions:
+                row = sheet.rows[position]
+                values = None if everything or position in choice.whole else choice.values.get(position, frozenset())
+                noted = choice.marks.get(position, frozenset())
+                nights.append(_night(sheet, row, files[row.name], index, values, noted))
+            for row in sheet.rows[choice.whole.start :]:
+                rests = (index.read(name) for name in files[row.name].record_names)
+                unchanged += [Unchanged(**rest["unchanged"]) for _, rest in filter(None, rests) if "unchanged" in rest]
+            lost = [index.faults[name] for name in index.faults if name.startswith(VERDICTS)]
+            lost += [stray.reason for stray in self.history.unnamed_records(self.machine)]
+            aside = [index.faults[name] for name in index.faults if not name.startswith(VERDICTS)]
+            aside += [stray.reason for stray in self.history.unnamed(self.machine)]
+            unjudged = [
+                f"night {row.name} was to be judged and has no verdict, so it is no baseline; was its session killed?"
+                for row in sheet.rows[choice.whole.start :]
+                if sheet.unjudged(row)
+            ]
+        return nights, Recall((*aside, *lost, *unjudged), tuple(lost), tuple(unchanged))
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of one night, oldest first, by their names in the index."""
+
+    run_names: Sequence[str]
+    record_names: Sequence[str]
+
+    def row(self, name: str, index: Index) -> Row:
+        """Return the night as a row of the sheet."""
+        runs = [index.ids[each] for each in self.run_names if each in index.ids]
+        records = [index.ids[each] for each in self.record_names if each in index.ids]
+        return Row(name, runs, records, lost=len(records) < len(self.record_names))
+
+
+def _night(
+    sheet: Sheet, row: Row, files: _Files, index: Index, only: Collection[Pair] | None, noted: Collection[Pair]
+) -> Night:
+    """Return a night with what was said of it; with `only`, of these pairs alone, and the marks of those `noted`."""
+    if only is not None and not only:
+        marks, accepted = sheet.marks(row, noted)
+        return Night(row.name, [], marks=marks, accepted=accepted)
+    processes = []
+    for name in files.run_names:
+        if name in index.ids and (found := index.read(name)) is not None:
+            processes.append(sheet.process(index.ids[name], *found, only))
+    night = assembled(row.name, processes)
+    marks, accepted = sheet.marks(row, None if only is None else {*only, *noted})
+    arms: dict[str, list[dict[Pair, Any]]] = {"confirming": [], "trusted": []}
+    for name in files.record_names:
+        rest = (index.read(name) or ({}, {}))[1]
+        for arm, processes_of in arms.items():
+            processes_of += [_values(process, only) for process in rest.get(arm, [])]
+    if row.lost or sheet.unjudged(row):
+        why = "its verdicts cannot be read" if row.lost else "it was to be judged and never was"
+        keys = {pair.key for pair in night.pairs}
+        night = replace(night, invalid={key: [*night.invalid.get(key, []), why] for key in keys})
+    return replace(night, marks=marks, accepted=accepted, confirming=arms["confirming"], trusted=arms["trusted"])
+
+
+def _values(process: Mapping[str, Mapping[str, Any]], only: Collection[Pair] | None) -> dict[Pair, Any]:
+    found = {Pair(key, metric): value for key, metrics in process.items() for metric, value in metrics.items()}
+    return found if only is None else {pair: value for pair, value in found.items() if pair in only}

@@ -1,0 +1,121 @@
+"""Which night measured what and what was said of it, in the words of an index: all nights, and none of their values."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from fuseproof.digest import ACCEPTED, RunWord, read_word
+from fuseproof.verdicts.recorded import Process
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
+
+__all__ = ["Row", "Sheet"]
+
+Numbers = Sequence[int]
+
+_TELLING = {Outcome.REGRESSED, Outcome.IMPROVED, Outcome.INVALID}
+_TELLING_REASONS = {Reason.HELD, Reason.FASTER}
+
+
+class Row(NamedTuple):
+    """One night.
+
+    Attributes:
+        name: its name.
+        runs: for each of its runs the numbers of its words.
+        records: for each file of verdicts on it the numbers of its words, oldest first.
+        lost: whether a file of verdicts on it cannot be read.
+
+    """
+
+    name: str
+    runs: Sequence[Numbers]
+    records: Sequence[Numbers]
+    lost: bool
+
+
+class Sheet:
+    """All nights of a machine, oldest first, in the words of an index (see `digest`).
+
+    Attributes:
+        rows: the nights.
+
+    """
+
+    def __init__(self, rows: Sequence[Row], words: Mapping[int, str]) -> None:
+        self.rows = rows
+        self._words = words
+        # A word is the same in hundreds of nights.
+        self.run_word: Callable[[int], RunWord] = cache(lambda number: RunWord(*read_word(words[number])))
+        self.pairs: Callable[[int], list[Pair]] = cache(self._pairs)
+        self.pair: Callable[[int], Pair] = cache(lambda number: Pair(*read_word(words[number])))
+        self.mark: Callable[[int], Mark | None] = cache(self._mark)
+
+    def _pairs(self, number: int) -> list[Pair]:
+        word = self.run_word(number)
+        return [Pair(word.key, metric) for metric in word.metrics]
+
+    def _mark(self, number: int) -> Mark | None:
+        """Return the mark that a word of a record stands for; None for an accepted level."""
+        said = read_word(self._words[number])
+        return None if said == ACCEPTED else Mark(Outcome(said[0]), tuple(map(Reason, said[1])), said[2])
+
+    def measured(self, number: int) -> list[Pair]:
+        """Return the pairs that a benchmark of a run has values of, its kernels' names too."""
+        word = self.run_word(number)
+        return self.pairs(number) + ([Pair(word.key, "kernels_hash")] if word.kernels_hash else [])
+
+    def process(
+        self, run: Numbers, numbers: array[float], rest: Mapping[str, Any], only: Collection[Pair] | None
+    ) -> Process:
+        """Return the process of a run; with `only` no other values than these."""
+        values: dict[Pair, Any] = {}
+        at = 0
+        for each in run:
+            word, pairs = self.run_word(each), self.pairs(each)
+            for pair, whole in zip(pairs, word.whole, strict=True):
+                if only is None or pair in only:
+                    values[pair] = int(numbers[at]) if whole else numbers[at]
+                at += 1
+            if word.kernels_hash and (only is None or Pair(word.key, "kernels_hash") in only):
+                values[Pair(word.key, "kernels_hash")] = word.kernels_hash
+        methods = {word.key: word.method for word in map(self.run_word, run)}
+        return Process(values, methods, rest["invalid"], rest["fuseproof"], rest["clocks_mhz"], rest["datetime"])
+
+    def said(self, row: Row) -> tuple[dict[int, int], set[int]]:
+        """Return, by the numbers of words, the last mark of each pair and the accepted pairs of a night."""
+        last: dict[int, int] = {}
+        accepted: set[int] = set()
+        for numbers in row.records:
+            if numbers and self.mark(numbers[1]) is None:
+                accepted.update(numbers[::2])
+            else:
+                last.update(zip(numbers[::2], numbers[1::2], strict=True))
+        return last, accepted
+
+    def marks(self, row: Row, only: Collection[Pair] | None = None) -> tuple[dict[Pair, Mark], frozenset[Pair]]:
+        """Return a night's marks, of two on one pair the later, and its accepted pairs; with `only` no others."""
+        last, accepted = self.said(row)
+        found = {self.pair(pair): self.mark(label) for pair, label in last.items()}
+        marks = {p: mark for p, mark in found.items() if mark is not None and (only is None or p in only)}
+        return marks, frozenset(map(self.pair, accepted))
+
+    def telling(self) -> Iterable[tuple[dict[Pair, Mark], set[Pair]]]:
+        """Yield each night's marks that make it unclean, hold it or start a segment, and its accepted pairs."""
+        labels = {label for row in self.rows for numbers in row.records for label in set(numbers[1::2])}
+        marks = {label: mark for label in labels if (mark := self.mark(label)) is not None and _tells(mark)}
+        for row in self.rows:
+            last, accepted = self.said(row)
+            found = {self.pair(pair): marks[label] for pair, label in last.items() if label in marks}
+            yield found, set(map(self.pair, accepted))
+
+    def unjudged(self, row: Row) -> bool:
+        """Return whether a night was to be judged and has no verdict: its session was killed, or its file is gone."""
+        judged = any(numbers and self.mark(numbers[1]) is not None for numbers in row.records)
+        return not judged and not row.lost and any(self.run_word(run[0]).gated for run in row.runs)
+
+
+def _tells(mark: Mark) -> bool:
+    return mark.outcome in _TELLING or bool(_TELLING_REASONS & set(mark.reasons))

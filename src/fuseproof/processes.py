@@ -1,0 +1,121 @@
+"""Processes that take a while: started, watched, ended with their own children, and told in words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["ChildError", "Progress", "ending", "last_words", "run_process"]
+
+_GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
+
+
+class ChildError(Exception):
+    """A child has measured nothing; the message is one sentence: how it ended and its last words."""
+
+
+def run_process(
+    command: Sequence[str],
+    folder: Path,
+    environ: Mapping[str, str],
+    limit_s: float,
+    *,
+    stderr: int = subprocess.STDOUT,
+) -> tuple[int | None, str]:
+    """Run a command to its end; return its status and what it printed. Ctrl-C here ends it too.
+
+    Args:
+        command: what to run.
+        folder: its working directory.
+        environ: variables set for it besides this process's own.
+        limit_s: when it is killed; its status is None then.
+        stderr: where its errors go, as for `subprocess`; into the output if not given.
+
+    Raises:
+        ChildError: it cannot be started.
+
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # so that its own children end with it
+        )
+    except OSError as error:
+        raise ChildError(f"cannot start {command[0]}: {error.strerror or error}") from None
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        output, _ = _end(process)
+        return None, output
+    except BaseException:
+        _end(process)
+        raise
+    return process.returncode, output
+
+
+def _end(process: subprocess.Popen[str]) -> tuple[str, str | None]:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            return process.communicate(timeout=_GRACE_S)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    return process.communicate()
+
+
+def ending(status: int | None) -> str:
+    """Return how a process ended, in words."""
+    if status is None:
+        return "it did not end"
+    if status < 0:
+        return f"it was killed by {signal.Signals(-status).name}"
+    return f"it ended with status {status}"
+
+
+def last_words(output: str) -> str:
+    """Return the line that says most: pytest's own errors, else the last one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    said = ("ERROR", "E  ", "Exit:", "INTERNALERROR>")
+    marked = [line for line in lines if line.startswith(said) or ": error: " in line]
+    return (marked or lines or ["it said nothing"])[-1][:300]
+
+
+@dataclass
+class Progress:
+    """Says which process runs, of how many, and how long the rest will take.
+
+    Attributes:
+        say: prints a line.
+        what: what they do: "screening", "confirming 3 benchmarks".
+        steps_s: how long each took so far.
+
+    """
+
+    say: Callable[[str], None]
+    what: str
+    steps_s: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, number: int, of: int, unit: str = "process") -> Iterator[None]:
+        """Say that a step begins, and time it."""
+        mean_s = sum(self.steps_s) / len(self.steps_s) if self.steps_s else None
+        left = "" if mean_s is None else f", about {mean_s * (of - number + 1):.0f} s left"
+        self.say(f"{self.what}: {unit} {number} of {of}{left}")
+        begun_s = time.monotonic()
+        yield
+        self.steps_s.append(time.monotonic() - begun_s)

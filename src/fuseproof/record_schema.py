@@ -1,0 +1,91 @@
+"""What a verdicts document must hold: what was said of a night or accepted with it; one check for writing and reading.
+
+A verdict that is read wrongly would make a regressed night a baseline, so nothing is repaired and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuseproof.run_schema import Fault, block_faults, leaf_faults, number_faults, shown
+from fuseproof.verdicts.verdict import Outcome, Reason
+
+__all__ = ["RECORD_SCHEMA", "find_record_fault"]
+
+RECORD_SCHEMA = 1
+"""The version of the layout of verdicts documents that this fuseproof writes, and the only one that it reads."""
+
+_JUDGED_KEYS = {"fuseproof", "verdicts", "confirming", "trusted", "unchanged"}
+_ACCEPTED_KEYS = {"fuseproof", "accepted", "reason", "who"}
+_GROUP_KEYS = {"outcome", "reasons", "since", "pairs"}
+
+
+def find_record_fault(document: object, machine: str, night: str) -> Fault | None:
+    """Return the first fault of a verdicts document, or None for a sound one.
+
+    `machine` is the name of the folder that the file is (or will be) in, `night` the night that its name says.
+    """
+    return next(_faults(document, machine, night), None)
+
+
+def _faults(document: object, machine: str, night: str) -> Iterator[Fault]:
+    # The caller stops at the first fault, so whatever a `yield` has ruled out need not be guarded against below it.
+    if not isinstance(document, dict):
+        yield Fault(f"the document is {shown(document)}, not an object")
+        return
+    yield from block_faults(document.get("fuseproof"), machine, night, RECORD_SCHEMA)
+    keys = _ACCEPTED_KEYS if "accepted" in document else _JUDGED_KEYS
+    for name in document.keys() ^ keys - ({"unchanged"} - document.keys()):
+        yield Fault(f"{name} is {'missing' if name in keys else 'no key of a verdicts document'}")
+    yield from leaf_faults(document)
+    if "accepted" in document:
+        yield from _pairs_faults(document["accepted"], "accepted")
+        for name in ("reason", "who"):
+            if not isinstance(document[name], str) or not document[name]:
+                yield Fault(f"{name} is {shown(document[name])}, not a text")
+        return
+    yield from _verdict_faults(document["verdicts"])
+    for name in ("confirming", "trusted"):
+        yield from _process_faults(document[name], name)
+    unchanged = document.get("unchanged", {"decisions": 0, "above": 0, "blocks": 0})
+    if not isinstance(unchanged, dict) or unchanged.keys() != {"decisions", "above", "blocks"}:
+        yield Fault(f"unchanged is {shown(unchanged)}, not decisions, above and blocks")
+    yield from number_faults(unchanged, "unchanged", "")
+
+
+def _verdict_faults(groups: object) -> Iterator[Fault]:
+    if not isinstance(groups, list):
+        yield Fault(f"verdicts is {shown(groups)}, not a list")
+        return
+    for index, group in enumerate(groups):
+        where = f"verdicts[{index}]"
+        if not isinstance(group, dict) or group.keys() != _GROUP_KEYS:
+            yield Fault(f"{where} does not hold {', '.join(sorted(_GROUP_KEYS))}")
+        if group["outcome"] not in [*Outcome]:
+            yield Fault(f"{where}.outcome is {shown(group['outcome'])}, which is no verdict")
+        if not isinstance(group["reasons"], list) or any(reason not in [*Reason] for reason in group["reasons"]):
+            yield Fault(f"{where}.reasons is {shown(group['reasons'])}, not a list of reasons")
+        if not isinstance(group["since"], str | None):
+            yield Fault(f"{where}.since is {shown(group['since'])}, not a night")
+        yield from _pairs_faults(group["pairs"], f"{where}.pairs")
+
+
+def _pairs_faults(pairs: object, where: str) -> Iterator[Fault]:
+    if not isinstance(pairs, dict) or not pairs:
+        yield Fault(f"{where} is {shown(pairs)}, not keys by metric")
+        return
+    for metric, keys in pairs.items():
+        if not metric or not isinstance(keys, list) or not all(isinstance(key, str) and key for key in keys):
+            yield Fault(f"{where}.{metric} is {shown(keys)}, not a list of keys")
+
+
+def _process_faults(processes: object, where: str) -> Iterator[Fault]:
+    if not isinstance(processes, list) or not all(isinstance(process, dict) for process in processes):
+        yield Fault(f"{where} is {shown(processes)}, not a list of processes")
+        return
+    for index, process in enumerate(processes):
+        for key, metrics in process.items():
+            if not isinstance(metrics, dict):
+                yield Fault(f"{where}[{index}] of {shown(key)} is {shown(metrics)}, not metrics")
+            numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
+            yield from number_faults(numbers, f"{where}[{index}]", f" of {shown(key)}")

@@ -1,0 +1,81 @@
+"""The trusted environment: the interpreter with which a segment of the history began, to run beside tonight's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fuseproof import __version__
+from fuseproof.gate.session import GateSession
+from fuseproof.gate.settings import GateSettings
+from fuseproof.processes import ChildError, run_process
+from fuseproof.verdicts.recorded import HOST_PARTS
+
+__all__ = ["Trusted", "find_trusted"]
+
+_ASK = "import json, fuseproof, fuseproof.machine as m; print(json.dumps([fuseproof.__version__, m.inventory()]))"
+_LIMIT_S = 300.0  # importing torch from a cold network disk takes a minute or two
+_FIRST_PARTS = ("torch", "apex", "cuda")  # of an inventory: what a reader looks for
+_SHOWN_PARTS = 3
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """The trusted environment, as it can be started.
+
+    Attributes:
+        python: its interpreter.
+        environ: the variables that it needs.
+        software: its inventory, without what belongs to the host.
+
+    """
+
+    python: str
+    environ: Mapping[str, str]
+    software: Mapping[str, str]
+
+    def strangers(self, session: GateSession) -> dict[str, str]:
+        """Return the judged keys whose segment began in another environment, and how that differs.
+
+        A pair with this one would compare them with a level that has been left, for better or on purpose.
+        """
+        history = session.screening.history
+        found = {}
+        for each in session.screening.screened:
+            for column in np.flatnonzero(each.judged).tolist():
+                software = history[each.family.first[column]].software
+                if software != self.software:
+                    found[each.family.pairs[column].key] = _difference(self.software, software)
+        return found
+
+
+def find_trusted(settings: GateSettings, root: Path) -> Trusted | str | None:
+    """Return the configured trusted environment, why it cannot be used, or None where none is configured."""
+    if settings.trusted_python is None:
+        return None
+    python = settings.trusted_python
+    if "/" in python or "\\" in python:  # a bare name is looked for by the shell's rules
+        python = str(root / Path(python).expanduser())
+    try:
+        status, output = run_process(
+            [python, "-c", _ASK], root, settings.trusted_env, _LIMIT_S, stderr=subprocess.DEVNULL
+        )
+        version, software = json.loads(output.splitlines()[-1])
+    except ChildError as error:
+        return f"not in pairs: trusted_python: {error}"
+    except (ValueError, IndexError, TypeError):
+        return f"not in pairs: trusted_python: {python} cannot import fuseproof and torch (status {status})"
+    if version != __version__:
+        return f"not in pairs: {python} has fuseproof {version} and this is {__version__}; install the same there"
+    return Trusted(python, settings.trusted_env, {k: v for k, v in software.items() if k not in HOST_PARTS})
+
+
+def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    names = [name for name in dict.fromkeys([*_FIRST_PARTS, *here, *there]) if here.get(name) != there.get(name)]
+    shown = [f"{name} {here.get(name, 'absent')}, not {there.get(name, 'absent')}" for name in names[:_SHOWN_PARTS]]
+    return "; ".join(shown + [f"and {len(names) - _SHOWN_PARTS} more"] * (len(names) > _SHOWN_PARTS))

@@ -1,0 +1,464 @@
+"""`fuseproof check`, `show` and `accept`: golden histories from files, exact messages, and nothing but files needed."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fuseproof
+from fuseproof import cli
+from fuseproof.gate import change_point
+from fuseproof.verdicts.nightly import Evidence
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair
+
+CASES = json.loads((Path(__file__).parent / "golden" / "nightly.json").read_text())["cases"]
+PATTERN = (-1.3, -0.7, -0.4, -0.1, 0.1, 0.4, 0.7, 1.3)
+FLAT = (0.0,) * 12
+PYPROJECT = """
+[tool.fuseproof]
+[tool.fuseproof.gate]
+replicates = 1
+tolerance = { device_time_ns = "1.0050167084 %" }
+"""  # whose logarithm is the golden cases' 0.01
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(book: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in the folder that holds the history; return its status and what it printed."""
+    book.root.parent.mkdir(exist_ok=True)
+    monkeypatch.chdir(book.root.parent)
+    (book.root.parent / "pyproject.toml").write_text(PYPROJECT)
+
+    def run(*arguments: object) -> tuple[int, str]:
+        status = cli.main([str(each) for each in arguments])
+        out, err = capsys.readouterr()
+        return status, out + err
+
+    return run
+
+
+def files(book: Any) -> list[Path]:
+    """Return the machine's run files, oldest first."""
+    return [file.path for file in book.history.files(book.machine)]
+
+
+# --- golden histories ---
+
+
+def pattern(number: int, case: dict[str, Any]) -> list[float]:
+    """Return night `number` of a golden case, in logarithms times 100."""
+    night = [case.get("sigma", 0.2) * PATTERN[(number + benchmark) % 8] for benchmark in range(8)]
+    if (wild := case.get("wild")) and wild["night"] == number:
+        night[wild["benchmark"]] = wild["value"]
+    night[0] += case.get("marked", {}).get(str(number), {}).get("shift", 0.0)
+    return night
+
+
+def golden_history(book: Any, case: dict[str, Any]) -> None:
+    """Write a golden case's nights as files; the first also holds eight processes that show their spread."""
+    duration_ns = case.get("duration_ns", 1e6)
+    for number in range(case.get("nights", 8)):
+        book.save(f"night{number}", book.run(pattern(number, case), duration_ns=duration_ns, day=number))
+        marks = {
+            book.pair(0): Mark(Outcome(mark["outcome"]))
+            for night, mark in case.get("marked", {}).items()
+            if int(night) == number
+        }
+        spread = [values_of(book, pattern(at, case | {"wild": None}), duration_ns) for at in range(8)]
+        book.ledger.mark(f"night{number}", marks, evidence=Evidence(tuple(spread)) if number == 0 else None)
+    if "accepted" in case:
+        book.save("accepted", book.run([case["accepted"], *[0.0] * 7], duration_ns=duration_ns, day=20))
+        book.ledger.accept("accepted", [book.pair(0)], "wanted", "kim")
+
+
+def values_of(book: Any, percent: list[float], duration_ns: float) -> dict[Pair, float]:
+    """Return a process's values."""
+    return {book.pair(number): duration_ns * math.exp(value / 100) for number, value in enumerate(percent)}
+
+
+def golden_tonight(book: Any, case: dict[str, Any], night: str) -> None:
+    """Write the night to be judged: in pairs its confirming processes lie beside it, alone they are further runs."""
+    percent = [case["tonight"].get(str(number), 0.0) for number in range(8)]
+    software = {"driver": "590" if case.get("new_host") else "580", "torch": "2.11"}
+    options = {"duration_ns": case.get("duration_ns", 1e6), "software": software, "day": 30}
+    confirming = case.get("confirming", {"0": []})["0"]
+    runs = [] if case.get("paired") else [[value] for value in confirming]
+    book.save(night, *(book.run(each, **options) for each in [percent, *runs]))
+    if case.get("paired"):
+        still = case.get("trusted", {"0": [0.0] * len(confirming)})["0"]
+        arms = [tuple(values_of(book, [value], options["duration_ns"]) for value in arm) for arm in (confirming, still)]
+        book.ledger.mark(night, {}, evidence=Evidence(*arms))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_golden_history(book: Any, run: Run, case: dict[str, Any]) -> None:
+    """The golden cases of the verdicts, from files on disk to the command's status and numbers."""
+    golden_history(book, case)
+    golden_tonight(book, case, "tonight")
+    if case.get("again"):
+        held = book.session("tonight", [json.loads(path.read_text()) for path in files(book)[-6:-5]])
+        while held.plan():
+            held.add(values_of(book, [case["confirming"]["0"][0]], 1e6))
+        book.ledger.mark("tonight", held.marks, evidence=held.evidence)
+        golden_tonight(book, case, "zlast")
+    status, text = run("check", *files(book), "--json")
+    found = json.loads(text)
+    ask = book.key(int(case.get("ask", 0)))
+    (verdict,) = [each for each in found["verdicts"] if (each["key"], each["metric"]) == (ask, "device_time_ns")]
+    reasons = f"({', '.join(verdict['reasons'])})" if verdict["reasons"] else ""
+    seen = {
+        "verdict": f"{verdict['outcome']}{reasons}",
+        "status": status,
+        "processes": verdict["processes"],
+        "effect": verdict["effect_ln"] * 100,
+        "bound": verdict["bound_ln"] * 100,
+        "mde": verdict["mde_ln"] * 100,
+        "nights": verdict["nights"],
+        "nu": verdict["nu"],
+        "since": verdict["since"],
+    }
+
+    assert status == found["status"]
+    for name, value in case["expect"].items():
+        if name in seen:
+            close = pytest.approx(value, rel=1e-4, abs=2e-4) if isinstance(value, float) else value
+            assert (name, close) == (name, seen[name])
+
+
+# --- check ---
+
+
+def test_check_judges_by_the_history(book: Any, run: Run) -> None:
+    """Files of one night are judged by the nights before it; without --require an untried benchmark is green."""
+    book.calm(8)
+    book.save("tonight", *[book.run((3.0, *FLAT[1:], 0.0), day=20)] * 6)
+    status, text = run("check", *files(book)[-6:])
+    lines = text.splitlines()
+
+    assert status == 21
+    assert "op/mine/fp32/00" in lines[1]
+    assert "INCONCLUSIVE  HELD; bound" in lines[1]
+    assert "5 confirming" in lines[1]
+    assert "1 INCONCLUSIVE, 1 NEW, 11 PASS; judged 12 of 13 keys (selection: everything)" in lines[-2]
+    assert "baseline: 8 nights a benchmark, 2026-01-01 (n0) to 2026-01-08 (n7)" in lines[-2]
+    assert "nothing to judge op/mine/fp32/12 by yet: `fuseproof calibrate" in lines[-1]
+
+
+def test_check_judges_copies_outside_the_history(book: Any, run: Run, tmp_path: Path) -> None:
+    """Artifacts of a CI under names of their own; nothing is written beside them."""
+    book.calm(8)
+    copies = tmp_path / "artifacts"
+    copies.mkdir()
+    for number, path in enumerate(files(book)):
+        (copies / f"run-{number}.json").write_bytes(path.read_bytes())
+    status, text = run("check", *sorted(copies.iterdir(), key=lambda path: int(path.stem[4:])))
+
+    assert status == 0
+    assert "12 PASS; judged 12 of 12 keys" in text
+    assert "baseline: 7 nights" in text
+    assert len([*copies.iterdir()]) == 24
+
+
+def test_check_remembers_verdicts(book: Any, run: Run) -> None:
+    """A regressed night among the files is no baseline here either."""
+    book.calm(8)
+    for number in range(3):
+        book.gate(f"g{number}", [book.run((3.0, *FLAT[1:]), day=10 + number)])
+    book.save("tonight", *[book.run((3.0, *FLAT[1:]), day=20)] * 6)
+    status, text = run("check", *files(book), "--json")
+    (verdict,) = [each for each in json.loads(text)["verdicts"] if each["outcome"] == "REGRESSED"]
+
+    assert (status, verdict["nights"], verdict["since"]) == (20, 8, "g0")
+
+
+def test_check_without_a_history(book: Any, run: Run) -> None:
+    """Everything is new, status 0, and the last line says what to do; with --require=gate it is 21."""
+    book.save("tonight", book.run())
+    status, text = run("check", *files(book))
+
+    assert (status, run("check", *files(book), "--require=gate")[0]) == (0, 21)
+    assert "nothing to judge 12 keys by yet: `fuseproof calibrate -n 8`" in text.splitlines()[-1]
+    assert "judged 0 of 12 keys" in text
+    assert "baseline: none" in text
+
+
+def test_check_says_what_has_vanished(book: Any, run: Run) -> None:
+    """Of a night that was asked for everything, by its own record or by the option."""
+    book.calm(8)
+    book.save("tonight", book.run(FLAT[1:], selection="-k something", day=20))
+    part, whole = run("check", files(book)[-1]), run("check", files(book)[-1], "--whole-suite")
+
+    assert (part[0], whole[0]) == (0, 21)
+    assert "judged 11 of 12 keys (selection: -k something)" in part[1]
+    assert "MISSING" in whole[1]
+
+
+def test_check_refuses_two_machines(book: Any, run: Run) -> None:
+    """Foreign hardware is refused by name."""
+    book.calm(1)
+    other = replace(book, machine="a100-sxm")
+    other.calm(1)
+    status, text = run("check", *files(book), *files(other))
+
+    assert status == 21
+    assert "is of 'a100-sxm' and" in text
+    assert "foreign hardware is not compared: give the files of one machine" in text
+
+
+def test_check_names_a_spoilt_file(book: Any, run: Run) -> None:
+    """An older one is set aside; one that may be the newest is no file to judge another in its place."""
+    book.calm(8)
+    paths = files(book)
+    paths[0].write_bytes(paths[0].read_bytes()[:300])
+    older = run("check", *paths)
+    paths[-1].write_bytes(b"")
+    newest = run("check", *paths)
+
+    assert older[0] == 0
+    assert f"set aside: {paths[0]}: is not JSON, or cut short" in older[1]
+    assert "; 1 set aside" in older[1]
+    assert newest[0] == 21
+    assert (
+        f"{paths[-1]}: is empty; restore the file from a good copy or delete it; it may be of the newest night"
+        in newest[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is missing or no regular file"),
+        ("", "is empty"),
+        ("[]", "the document is a list, not an object"),
+        ("{}", "has no fuseproof block"),
+        ('{"fuseproof": 3}', "fuseproof is 3, not an object"),
+        ('{"fuseproof": {"schema": 1, "machine": "m", "night": "n"}}', "machine_info is missing"),
+        ('{"fuseproof": {"schema": 7, "machine": "m", "night": "n"}}', "written by a newer fuseproof"),
+    ],
+)
+def test_check_refuses_what_is_no_run(run: Run, tmp_path: Path, content: str | None, said: str) -> None:
+    """One sentence on stderr, status 21, no traceback."""
+    path = tmp_path / "some.json"
+    if content is not None:
+        path.write_text(content)
+    status, text = run("check", path)
+
+    assert (status, len(text.splitlines())) == (21, 1)
+    assert text.startswith(f"fuseproof check: {path}: ")
+    assert said in text
+
+
+def test_check_reads_the_waivers(book: Any, run: Run) -> None:
+    """An expired one is a failed control; a file that cannot be read is one sentence."""
+    book.calm(8)
+    names = {"key": book.key(0), "metric": "launches", "limit": "3 %", "reason": "r", "owner": "kim"}
+    entry = "".join(f'{name} = "{text}"\n' for name, text in names.items()) + "expiry = 2020-01-31\n"
+    (book.root.parent / "waivers.toml").write_text(f"[[waiver]]\n{entry}")
+    expired = run("check", *files(book))
+    (book.root.parent / "waivers.toml").write_text(f"[[waivers]]\n{entry}")
+    faulty = run("check", *files(book))
+
+    assert (expired[0], faulty[0]) == (21, 21)
+    assert (
+        "control failed: waivers: the waiver of op/mine/fp32/00 launches (r, kim) expired on 2020-01-31" in expired[1]
+    )
+    assert "waivers.toml: has no key 'waivers'; did you mean 'waiver'?" in faulty[1]
+
+
+def test_a_faulty_configuration_is_one_sentence(book: Any, run: Run) -> None:
+    """For every command."""
+    book.calm(1)
+    (book.root.parent / "pyproject.toml").write_text("[tool.fuseproof]\n[tool.fuseproof.gate]\nmdoe = 1\n")
+    for command in (["check", files(book)[0]], ["show"], ["accept", "x", "--reason", "y"]):
+        status, text = run(*command)
+        assert (status, len(text.splitlines())) == (21, 1)
+        assert "has no key 'mdoe'; did you mean 'mode'?" in text
+
+
+# --- show ---
+
+
+def test_show_lists_what_can_be_gated(book: Any, run: Run) -> None:
+    """Each benchmark with its baseline, noise and detectable effect; the last line counts them."""
+    book.calm(10)
+    status, text = run("show")
+    found = json.loads(run("show", "--json")[1])["benchmarks"]
+
+    assert status == 0
+    assert len(text.splitlines()) == 14
+    assert text.splitlines()[-1] == "gateable: 12 yes, 0 in pairs, 0 UNGATEABLE of 12 that have noise"
+    assert [book.key(number) for number in range(12)] == [each["key"] for each in found]
+    assert all(
+        each["nights"] == 10 and 0.0003 < each["noise_ln"] < 0.003 and each["gateable"] == "yes" for each in found
+    )
+
+
+def test_show_names_what_cannot_be_gated(book: Any, run: Run) -> None:
+    """A benchmark that varies by 3 % is UNGATEABLE there as in a session."""
+    book.calm(10, sigma=3.0)
+
+    assert "0 yes, 0 in pairs, 12 UNGATEABLE" in run("show")[1]
+
+
+def test_show_tells_a_benchmark_s_nights(book: Any, run: Run) -> None:
+    """Value, spread and what was said of each night, oldest first."""
+    book.calm(8)
+    book.gate("g0", [book.run((3.0, *FLAT[1:]), day=20)] * 3)
+    book.ledger.accept("g0", [book.pair(0)], "wanted", "kim")
+    lines = run("show", book.key(0), "--metric", "device_time_ns")[1].splitlines()
+
+    assert f"{book.key(0)} device_time_ns" == lines[0]
+    assert lines[-1].split()[:4] == ["2026-01-21", "(g0)", "103.05", "us"]
+    assert lines[-1].endswith("INCONCLUSIVE HELD accepted")
+    assert len(lines) == 11
+
+
+def test_show_says_where_the_level_changed(book: Any, run: Run) -> None:
+    """The night with which it rose, and no other."""
+    pytest.importorskip("ruptures", reason="an extra: fuseproof[trends]")
+    book.calm(12)
+    seed = np.random.default_rng(9)
+    for number in range(12, 20):
+        book.save(f"n{number}", *(book.run(3.0 + seed.normal(0, 0.1, 12), day=number) for _ in range(3)))
+    lines = run("show", book.key(0))[1].splitlines()
+
+    assert [line.split("(")[1].split(")")[0] for line in lines if "<- a new level" in line] == ["n12"]
+
+
+def test_a_missing_library_is_one_sentence(book: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ruptures the series is shown all the same."""
+    monkeypatch.setitem(sys.modules, "ruptures", None)
+    book.calm(12)
+    status, text = run("show", book.key(0))
+
+    assert status == 0
+    assert len(text.splitlines()) == 15
+    assert text.splitlines()[-1] == change_point.NEEDS_RUPTURES
+
+
+@pytest.mark.parametrize("shape", ["flat", "spike", "few", "constant"])
+def test_a_series_without_a_change_has_no_point(shape: str) -> None:
+    """Noise, one wild night, too few nights, the same value every night."""
+    pytest.importorskip("ruptures", reason="an extra: fuseproof[trends]")
+    values = np.random.default_rng(1).normal(0, 0.001, 60)
+    values[30] += 0.05 * (shape == "spike")
+    values = {"few": np.array([0.0] * 4 + [1.0] * 4), "constant": np.zeros(60)}.get(shape, values)
+
+    assert change_point.change_points(values.tolist()) == []
+
+
+# --- accept ---
+
+
+def test_accept_starts_a_new_baseline(book: Any, run: Run) -> None:
+    """The regression is over, for the benchmarks that fit the pattern and for no others."""
+    book.calm(8)
+    slow = (3.0, 3.0, *FLAT[2:])
+    for number in range(2):
+        book.gate(f"g{number}", [book.run(slow, day=10 + number)] * 3)
+    status, text = run("accept", "*/00", "--reason", "the new kernel is exact", "--who", "kim")
+    after = book.gate("g2", [book.run(slow, day=15)] * 3)
+
+    assert (0, f"accepted with night 2026-01-12 (g1): {book.pair(0)}\n") == (status, text)
+    assert {book.pair(1): "REGRESSED"} == book.labels(after)
+
+
+def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> None:
+    """A benchmark that was removed on purpose is no longer MISSING."""
+    book.calm(8)
+    book.gate("g0", [book.run(FLAT[:11], day=10)] * 3)
+    _, text = run("accept", book.key(11), "--reason", "no longer shipped", "--json")
+    after = book.gate("g1", [book.run(FLAT[:11], day=11)] * 3)
+
+    assert ({}, {"device_time_ns": [book.key(11)]}) == (json.loads(text)["accepted"], json.loads(text)["retired"])
+    assert after.status() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["op/mine/fp32/0x"],
+            "no benchmark of the history has the key 'op/mine/fp32/0x'; did you mean 'op/mine/",
+        ),
+        (["op/mine/fp32/00", "zzz*"], "no benchmark of the history has the key 'zzz*'; known: op/mine"),
+        (["*", "--metric", "device_time"], "no metric 'device_time'; did you mean 'device_time_ns'?"),
+        (["*", "--night", "n9"], "h200-sxm has no night 'n9'; known: n0, n1, n2."),
+        (["*", "--machine", "a100"], "no run of 'a100'; it has h200-sxm (9 runs)"),
+        (["*", "--machine", "../x"], "'../x' is no machine"),
+        (["*", "--who", " "], "an acceptance has a reason and somebody who gives it"),
+        (["op/mine/fp32/03", "--night", "n2"], "op/mine/fp32/03 device_time_ns is INVALID (throttled)"),
+    ],
+)
+def test_accept_refuses_what_it_does_not_know(book: Any, run: Run, arguments: list[str], said: str) -> None:
+    """With the nearest that is known; nothing is remembered."""
+    book.calm(2)
+    book.save("n2", *[book.run(invalid={book.key(3): ["throttled"]})] * 3)
+    status, text = run("accept", *arguments, "--reason", "why")
+
+    assert (status, len(text.splitlines())) == (21, 1)
+    assert said in text
+    assert book.history.records(book.machine) == []
+
+
+def test_several_machines_must_be_told_apart(book: Any, run: Run) -> None:
+    """And none at all is said too."""
+    assert "it has no runs; save a first run" in run("show")[1]
+    book.calm(1)
+    replace(book, machine="a100").calm(1)
+    status, text = run("show")
+
+    assert status == 21
+    assert "it has a100 (3 runs), h200-sxm (3 runs); say which with --machine" in text
+    assert run("show", "--machine", "a100")[0] == 0
+
+
+# --- what it needs ---
+
+
+def test_the_commands_need_neither_torch_nor_pytest(book: Any) -> None:
+    """A laptop with copied files, numpy and scipy is enough."""
+    book.calm(3)
+    code = """if True:
+        import sys
+
+        class Blocker:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in {"torch", "pytest", "pytest_benchmark", "pynvml", "apex"}:
+                    raise ImportError(f"{name} is blocked")
+
+        sys.meta_path.insert(0, Blocker())
+        from fuseproof.cli import main
+
+        raise SystemExit(main(sys.argv[1:]))
+    """
+    environ = {"PYTHONPATH": str(Path(fuseproof.__file__).parent.parent), "PATH": "/usr/bin:/bin", "USER": "kim"}
+    paths = [str(path) for path in files(book)]
+    for arguments in (["check", *paths], ["show"], ["show", "*/00"], ["accept", "*/00", "--reason", "why"]):
+        child = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=book.root.parent,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (child.returncode, child.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["check", "show", "accept"])
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """--help fits a terminal and ends with 0."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+
+    assert (ended.value.code, f"usage: fuseproof {command}" in capsys.readouterr().out) == (0, True)

@@ -1,0 +1,209 @@
+"""What starts pytest: `fuseproof nightly` and `fuseproof calibrate`, and the night's share of this suite."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuseproof import calibrate, machine, nightly
+from fuseproof.cli import main
+from fuseproof.history import History
+from fuseproof.nightly import joined_status
+
+ROOT = Path(__file__).parents[2]
+TABLE = '[tool.fuseproof]\nhistory = "bench_history"\n[tool.pytest.ini_options]\naddopts = ["-p", "no:cacheprovider"]\n'
+# A kernel that takes a time of its own, in milliseconds, and nothing that needs a second to be found.
+CONFTEST = """
+import pytest
+
+
+class Kernel:
+    duration_ns = 1e6
+
+    def __call__(self):
+        return 1
+
+    def check(self):
+        pass
+
+
+def pytest_configure(config):
+    import cpuinfo
+
+    from fuseproof import clock, measure, roofline
+
+    def run(self, call):
+        result = call()
+        self._accept(getattr(call, "subject", call).duration_ns + getattr(call, "spin_ns", 0.0))
+        return result
+
+    clock.WallClock.run = run
+    measure.measure_ceilings = lambda device: roofline.Ceilings(1.0, {})
+    measure.counts.trace_host = lambda build, calls: type("Seen", (), {"peak_bytes": 8, "dispatcher_ops": 1})
+    cpuinfo.get_cpu_info = lambda: {}
+
+
+@pytest.fixture
+def kernel(measure):
+    from fuseproof.measure import Key, Plan
+
+    measure(Plan(Key("op", "a", "fp32", "64"), Kernel, "kernel", 3))
+"""
+TEST = "def test_op(kernel):\n    pass\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one quick benchmark, which is the working directory."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(TABLE)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_op.py").write_text(TEST)
+    return tmp_path
+
+
+# --- nightly ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "joined"),
+    [
+        ([0, 0, 0], 0),
+        ([0, 1, 20], 1),
+        ([0, 0, 20], 20),
+        ([21, 0, 20], 20),
+        ([21, 0, 0], 21),
+        ([0, 3, 20], 3),
+        ([0, 1, 4], 4),
+        ([0, 0, 5], 5),
+        ([0, -11, 20], 3),
+    ],
+)
+def test_one_status_for_all_parts(parts: list[int], joined: int) -> None:
+    """A crash wins, as it does in one session; else parity, slower, not answered."""
+    assert joined == joined_status(parts)
+
+
+def test_a_crash_in_one_part_hides_no_other(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each part runs whatever the ones before it said, and the last line names all of them."""
+    commands = {
+        name: [sys.executable, "-c", f"print('ran {name}'); raise SystemExit({status})"]
+        for name, status in {"doctor": 21, "parity": 3, "gate": 20}.items()
+    }
+    monkeypatch.setattr(nightly, "_parts", lambda *_: commands)
+    assert main(["nightly"]) == 3
+    said = capfd.readouterr().out
+    assert all(f"ran {name}" in said for name in commands)
+    assert said.splitlines()[-1] == "nightly: doctor 21, parity 3, gate 20; status 3"
+
+
+def test_a_night_of_real_parts(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Doctor, parity on workers, then the gate on processes of its own: three are saved, and the reports are there."""
+    (project / "test_op.py").write_text(
+        f"import pytest\n\n@pytest.mark.fuseproof_gate\n{TEST}\ndef test_parity():\n    pass\n"
+    )
+    assert main(["nightly", "--workers=1", "--reports=out", "test_op.py"]) == 0
+    said = capfd.readouterr().out
+    assert "2 passed" in said
+    assert "1 passed, 1 deselected" in said
+    assert "(selection: gate of test_op.py)" in said
+    assert said.splitlines()[-1] == "nightly: doctor 0, parity 0, gate 0; status 0"
+    assert {"parity.xml", "gate.xml", "gate.json"} == {path.name for path in (project / "out").iterdir()}
+    assert json.loads((project / "out" / "gate.json").read_text())["status"] == 0
+    assert [len(files) for files in History(project / "bench_history").nights(machine.identify().slug).values()] == [3]
+
+
+@pytest.mark.parametrize("command", ["nightly", "calibrate"])
+def test_outside_a_repository_is_one_sentence(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2 and where to run it."""
+    monkeypatch.chdir(tmp_path)
+    assert main([command]) == 2
+    assert "no pyproject.toml with a [tool.fuseproof] table" in capsys.readouterr().err
+
+
+def test_doctor_says_what_is_required_and_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--require turns what is missing into status 21; an unknown word is a usage error."""
+    found = ["No NVIDIA driver is here."]
+    monkeypatch.setattr("fuseproof.preflight.unmet", lambda required: found if "cuda" in required else [])
+    assert main(["doctor", "--require=cuda"]) == 21
+    assert "required: No NVIDIA driver is here." in capsys.readouterr().err
+    assert main(["doctor", "--require=cdua"]) == 2
+
+
+# --- calibrate --------------------------------------------------------------------------------------------------------
+
+
+def test_calibrate_measures_a_night_and_says_what_can_be_seen(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two processes are one night; --night goes on with it, and each benchmark has its noise and what would be seen."""
+    assert main(["calibrate", "-n", "2", "test_op.py"]) == 0
+    ((night, files),) = History(project / "bench_history").nights(machine.identify().slug).items()
+    assert len(files) == 2
+    said = capfd.readouterr().out
+    assert f"calibrating night {night}: process 2 of 2, about" in said
+    row = next(line for line in said.splitlines() if line.startswith("op/a/fp32/64"))
+    assert row.split()[1:3] == ["device_time_ns", "1"]
+    assert row.endswith("in pairs")
+    assert "gateable: 0 yes, 1 in pairs, 0 UNGATEABLE of 1" in said
+
+    assert main(["calibrate", "-n", "3", "--night", night, "test_op.py"]) == 0
+    assert "process 3 of 3" in capfd.readouterr().out
+    assert len(History(project / "bench_history").nights(machine.identify().slug)[night]) == 3
+
+
+def test_ctrl_c_keeps_what_is_calibrated(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line says how to go on."""
+
+    def interrupted(*_: object, **__: object) -> tuple[int, str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate, "run_process", interrupted)
+    assert main(["calibrate", "-n", "8", "--night", "n1", "tests", "-m", "fuseproof_gate"]) == 130
+    said = capsys.readouterr().out
+    assert "0 of 8 processes are kept; to go on: fuseproof calibrate -n 8 --night n1 tests -m fuseproof_gate" in said
+
+
+def test_a_calibrating_process_that_crashes_is_one_sentence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 21, with the process's last words."""
+    monkeypatch.setattr(calibrate, "run_process", lambda *_, **__: (-11, "loading\nSegmentation fault\n"))
+    assert main(["calibrate", "-n", "2"]) == 21
+    assert "process 1 measured nothing: it was killed by SIGSEGV: Segmentation fault" in capsys.readouterr().err
+
+
+# --- the night's share of this suite ----------------------------------------------------------------------------------
+
+
+def test_a_night_judges_45_benchmarks_of_an_h200() -> None:
+    """-m fuseproof_gate: seven stages, six steps of Adam, 32 LayerNorms."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "tests/e2e",
+        "tests/kernels",
+        "-m",
+        "fuseproof_gate",
+        "--collect-only",
+        "-q",
+    ]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    ids = [line for line in said.splitlines() if "::" in line]
+    elsewhere = ("[torch-tiny", "[torch-launch", "[torch-gpt2", "[apex-tiny", "-10m]", "2048x1024")
+    on_gpu = [each.partition("::")[2].partition("[")[0] for each in ids if not any(part in each for part in elsewhere)]
+    assert {name: on_gpu.count(name) for name in set(on_gpu)} == {
+        "test_training_iteration": 7,
+        "test_adam_step": 6,
+        "test_layer_norm": 32,
+    }

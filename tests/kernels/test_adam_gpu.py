@@ -1,0 +1,57 @@
+"""Every Adam where only a GPU can show a fault; each case in a child, since it may spoil the CUDA context."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+
+from fuseproof.parity import DTYPES, ParityError
+from fuseproof.parity.adam.apart import run_apart
+from fuseproof.parity.adam.gpu import check_huge, check_on_another_device, check_replayed, huge_bytes
+
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
+
+by_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def needs_gpus(device, number):
+    """Skip where there are fewer."""
+    here = torch.cuda.device_count() if device.type == "cuda" else 0
+    if here < number:
+        pytest.skip(f"it needs {number} GPU{'s' * (number > 1)}, and {here or 'none'} can be seen")
+
+
+@pytest.mark.fault(14)
+@by_dtype
+def test_a_graph_replays_the_next_step(adam, dtype, device):
+    """Captured once and replayed five times it is five steps, counted and corrected as such; or it refuses capture."""
+    needs_gpus(device, 1)
+    run_apart(check_replayed, adam, device, dtype)
+
+
+@pytest.mark.fault(17)
+@by_dtype
+def test_parameters_on_another_than_the_current_device(adam, dtype, device):
+    """With cuda:0 current, parameters on cuda:1 are updated there."""
+    needs_gpus(device, 2)
+    run_apart(check_on_another_device, adam, device, dtype)
+
+
+@pytest.mark.huge
+@pytest.mark.fault(10)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_beyond_two_to_the_31_elements(adam, dtype, device):
+    """The last elements of a tensor that 32-bit indices cannot reach move like the first."""
+    needs_gpus(device, 1)
+    with FileLock(Path(tempfile.gettempdir()) / "fuseproof-huge.lock"):  # one at a time, whoever's worker it is
+        free, needed = torch.cuda.mem_get_info(device)[0], huge_bytes(adam, dtype)
+        if free < needed:
+            pytest.skip(f"it needs {needed / 2**30:.0f} GiB of free GPU memory, and {free / 2**30:.0f} are free")
+        try:
+            run_apart(check_huge, adam, device, dtype)
+        except ParityError as error:
+            if "OutOfMemoryError" not in str(error):
+                raise
+            pytest.skip("others took the GPU memory that was free")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import torch
 
 from fuseproof.candidates import NormCandidate
 from fuseproof.oracle import NormResult, layer_norm, rms_norm
-from fuseproof.parity import Budget, eps_of, round_to
+from fuseproof.parity import Budget, eps_of, round_to, spacing
 from fuseproof.parity.norm.regimes import NormInputs
 
 __all__ = ["AffineInHalf", "Wanted", "arithmetic_of", "budget", "oracle", "trusted", "wanted"]
@@ -20,6 +21,10 @@ _ELEMENT_EPS = 4.0
 # Sums over a row or over the rows, relative to the sum of their absolute terms. Measured on a CPU: torch's sums in
 # blocks 0.5, one after another over 64 terms of one sign 3.
 _SUM_EPS = 4.0
+# rstd, and what is multiplied by it: its approximate root, and half of what the sum under the root is off. Apex adds up
+# 512 squares one after another where a row has 65,536 columns; those of BF16 have few digits and are all rounded alike:
+# rstd is off by 4.2 eps in the same arithmetic on a CPU, by 4.6 on an H200.
+_RSTD_EPS = _ELEMENT_EPS + _SUM_EPS / 2
 # The mean of a row, relative to its mean |x|: torch 1.5, measured up to 65,536 columns. Beside a spread that is small,
 # x_hat is off by as many eps times mean/std, which is what users of torch have.
 _MEAN_EPS = 4.0
@@ -27,6 +32,10 @@ _MEAN_EPS = 4.0
 _ROUNDINGS_IN_HALF = 2.0
 # How much of that the same arithmetic in another order may need beyond twice what the trusted one needs.
 _FLOOR = 0.5
+# Beyond as many rows torch's kernels sum 32 at a time, round these sums to half precision, and sum them in FP32: the same
+# arithmetic on a CPU gives what an H200 gave, to the last bit. Such roundings are independent: six of their standard
+# deviations, which is ulp / sqrt(12) each.
+_ROWS_IN_ONE_SUM, _ROWS_OF_A_PART, _SIX_SIGMA = 65_536, 32, 6 / math.sqrt(12)
 _TINY = torch.finfo(torch.float32).tiny  # kernels built with --use_fast_math flush what is smaller
 
 
@@ -172,7 +181,12 @@ class _Sizes:
 
 
 def wanted(
-    candidate: NormCandidate, inputs: NormInputs, right: NormResult, y_dtype: torch.dtype
+    candidate: NormCandidate,
+    inputs: NormInputs,
+    right: NormResult,
+    y_dtype: torch.dtype,
+    ran_on: str = "",
+    rows: int = 0,
 ) -> Mapping[str, Wanted]:
     """Return what is wanted of y, dx, dgamma, dbeta and the saved mean and rstd.
 
@@ -181,12 +195,15 @@ def wanted(
         inputs: what it was given.
         right: the oracle's answer.
         y_dtype: what y is stored in.
+        ran_on: type of the device that it ran on; empty: where the inputs are.
+        rows: of the whole input where this is a part of it; 0: this is all.
 
     """
+    ran_on, rows = ran_on or inputs.x.device.type, rows or len(right.y)
     eps, sizes = eps_of(arithmetic_of(inputs.x.dtype)), _Sizes.of(candidate.kind, inputs, right)
     # What an error of the mean is beside the spread of its row: the same for every element of the row.
     shift = _MEAN_EPS * eps * sizes.mean_x * right.rstd
-    x_hat = shift * sizes.x_hat.clamp(min=1.0) + _ELEMENT_EPS * eps * sizes.x_hat + _TINY * right.rstd
+    x_hat = shift * sizes.x_hat.clamp(min=1.0) + _RSTD_EPS * eps * sizes.x_hat + _TINY * right.rstd
     scaled = (sizes.gamma * right.x_hat).abs() + sizes.beta.abs()
     y = Wanted(right.y, sizes.gamma.abs() * x_hat + _ELEMENT_EPS * eps * scaled + _TINY)
     if candidate.half_affine and inputs.gamma is not None and y_dtype.itemsize == inputs.gamma.dtype.itemsize == 2:
@@ -194,7 +211,7 @@ def wanted(
         y = AffineInHalf(y.value, y.tolerance, 0.0, why, right.x_hat, x_hat, sizes.gamma, sizes.beta)
     row_sums = sizes.mean_g + sizes.x_hat * sizes.mean_gx
     moved = shift * (sizes.g + sizes.mean_g + sizes.x_hat * (sizes.mean_g + sizes.mean_gx))
-    dx = _ELEMENT_EPS * eps * sizes.dx + right.rstd * (_SUM_EPS * eps * row_sums + moved) + _TINY
+    dx = _RSTD_EPS * eps * sizes.dx + right.rstd * (_SUM_EPS * eps * row_sums + moved) + _TINY
     dgamma = (sizes.dy.abs() * x_hat).sum(0) + _SUM_EPS * eps * sizes.dgamma + _TINY
     plain = {
         "y": y,
@@ -202,12 +219,14 @@ def wanted(
         "dgamma": Wanted(right.dgamma, dgamma, eps * sizes.dgamma_naive),
         "dbeta": Wanted(right.dbeta, _SUM_EPS * eps * sizes.dbeta + _TINY, eps * sizes.dbeta_naive),
         "mean": Wanted(right.mean, _MEAN_EPS * eps * sizes.mean_x + _TINY),
-        "rstd": Wanted(right.rstd, right.rstd * (shift + _ELEMENT_EPS * eps)),
+        "rstd": Wanted(right.rstd, right.rstd * (shift + _RSTD_EPS * eps)),
     }
     if candidate.x_hat_from_output:
         return {**plain, **_from_output(plain, sizes, right, y_dtype)}
-    if inputs.x.device.type in candidate.half_backward_on and inputs.x.dtype.itemsize == 2:
+    if inputs.x.dtype.itemsize == 2 and ran_on in candidate.half_backward_on:
         return {**plain, **_backward_in_half(plain, sizes, right, inputs.x.dtype)}
+    if inputs.x.dtype.itemsize == 2 and ran_on in candidate.half_partials_on and rows > _ROWS_IN_ONE_SUM:
+        return {**plain, **_partials_in_half(plain, sizes, right, inputs.x.dtype)}
     return plain
 
 
@@ -247,6 +266,21 @@ def _backward_in_half(
     }
 
 
+def _partials_in_half(
+    plain: Mapping[str, Wanted], sizes: _Sizes, right: NormResult, dtype: torch.dtype
+) -> Mapping[str, Wanted]:
+    """Return dgamma and dbeta where sums over parts of the rows are rounded to half precision."""
+    why = "beyond 65,536 rows sums of 32 rows are rounded to half precision, as the record says"
+
+    def one(quantity: str, terms: torch.Tensor) -> Wanted:
+        missing = -len(terms) % _ROWS_OF_A_PART
+        parts = torch.nn.functional.pad(terms, (0, 0, 0, missing)).view(-1, _ROWS_OF_A_PART, terms.shape[1]).sum(1)
+        rounded = _SIX_SIGMA * spacing(parts, dtype).norm(dim=0)
+        return Wanted(plain[quantity].value, plain[quantity].tolerance, plain[quantity].extra + rounded, why)
+
+    return {"dgamma": one("dgamma", sizes.dy * right.x_hat), "dbeta": one("dbeta", sizes.dy)}
+
+
 def _naive_sum(values: torch.Tensor) -> torch.Tensor:
     """Return by how many eps a sum one after another over the rows may be off beyond `_SUM_EPS` of its terms.
 
@@ -267,12 +301,12 @@ def budget(quantity: str, one: Wanted, trusted_values: torch.Tensor | None) -> B
 
     """
     words = {
-        "y": f"{_ELEMENT_EPS:g} eps of each term, {_MEAN_EPS:g} eps of mean|x| for its mean",
-        "dx": f"{_ELEMENT_EPS:g} eps of each term, {_SUM_EPS:g} eps of the row sums' terms, {_MEAN_EPS:g} of mean|x|",
+        "y": f"{_ELEMENT_EPS:g} eps of each term, {_RSTD_EPS:g} eps of x_hat, {_MEAN_EPS:g} eps of mean|x| for its mean",
+        "dx": f"{_RSTD_EPS:g} eps of each term, {_SUM_EPS:g} eps of the row sums' terms, {_MEAN_EPS:g} of mean|x|",
         "dgamma": f"{_SUM_EPS:g} eps of sum|dy x_hat|, and the errors of x_hat",
         "dbeta": f"{_SUM_EPS:g} eps of sum|dy|",
         "mean": f"{_MEAN_EPS:g} eps of mean|x|",
-        "rstd": f"{_ELEMENT_EPS:g} eps, and the error of the mean",
+        "rstd": f"{_RSTD_EPS:g} eps, and the error of the mean",
     }[quantity]
     factor = 1.0
     if trusted_values is not None:

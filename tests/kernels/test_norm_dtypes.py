@@ -34,6 +34,7 @@ def ask(norm, case, device):
     check_dtypes(norm, case, result, device)
 
 
+@pytest.mark.fault(25)
 @pytest.mark.parity
 @pytest.mark.usefixtures("norm_case")
 @by_autocast
@@ -44,6 +45,7 @@ def test_dtypes(norm, dtype, weight, autocast, device):
     ask(norm, DtypeCase(dtype, weight, autocast), device)
 
 
+@pytest.mark.fault(25, 31)
 @pytest.mark.parity
 @pytest.mark.fuseproof_full
 @pytest.mark.usefixtures("norm_case")
@@ -81,7 +83,9 @@ def versions_of(norm, device):
     """Return versions of torch by words for a heading: one on each side of where something changes."""
     here = [result for result in RESULTS if norm.full_name in result.candidates and device in result.devices]
     changes = {result.torch_from for result in here} - {""}
-    assert changes == {result.torch_before for result in here} - {""}, "what was before, or is from then on, is not stated"
+    assert changes == {result.torch_before for result in here} - {""}, (
+        "what was before, or is from then on, is not stated"
+    )
     if not changes:
         return {"": torch.__version__}
     (change,) = changes

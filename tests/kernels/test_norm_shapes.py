@@ -56,6 +56,7 @@ def skip_dimensions(norm, normalized_shape):
         pytest.skip(f"{norm.name} normalizes over {norm.normalized_dims} dimension only")
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("rows", ROWS)
 @by_dtype
 def test_rows(norm, dtype, rows, device):
@@ -64,6 +65,7 @@ def test_rows(norm, dtype, rows, device):
         check_regime(norm, USUAL, DTYPES[dtype], device, leading=(each,), normalized_shape=(33,))
 
 
+@pytest.mark.fault(21, 22)
 @pytest.mark.parametrize("rows", MANY_ROWS)
 @by_dtype
 def test_rows_beyond_a_grid(norm, dtype, rows, device):
@@ -72,6 +74,7 @@ def test_rows_beyond_a_grid(norm, dtype, rows, device):
     check_regime(norm, USUAL, DTYPES[dtype], device, leading=(rows,), normalized_shape=(MANY_ROWS[rows],))
 
 
+@pytest.mark.fault(21)
 @pytest.mark.parametrize("rows", MANY_ROWS)
 @by_dtype
 def test_the_last_of_many_rows_counts(norm, dtype, rows, device):
@@ -79,6 +82,7 @@ def test_the_last_of_many_rows_counts(norm, dtype, rows, device):
     check_regime(norm, REGIMES["dy_last_row"], DTYPES[dtype], device, leading=(rows,), normalized_shape=(5,))
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("rows", [2048, 4097])
 @by_dtype
 def test_sums_over_many_rows_do_not_stop(norm, dtype, rows, device):
@@ -86,6 +90,7 @@ def test_sums_over_many_rows_do_not_stop(norm, dtype, rows, device):
     check_regime(norm, REGIMES["dy_ones"], DTYPES[dtype], device, leading=(rows,), normalized_shape=(8,))
 
 
+@pytest.mark.fault(22, 26)
 @pytest.mark.parametrize("columns", COLUMNS)
 @by_dtype
 def test_columns(norm, dtype, columns, device):
@@ -94,12 +99,14 @@ def test_columns(norm, dtype, columns, device):
         check_regime(norm, USUAL, DTYPES[dtype], device, leading=(5,), normalized_shape=(each,))
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize("columns", [8192, 65_536])
 def test_large_mean_of_long_rows(norm, columns, device):
     """With a mean of 1e5 standard deviations y is off by 4 eps of it at most, however long the row is."""
     check_regime(norm, REGIMES["large_mean"], torch.float32, device, leading=(5,), normalized_shape=(columns,))
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("dimensions", DIMENSIONS)
 @by_dtype
 def test_dimensions(norm, dtype, dimensions, device):
@@ -109,6 +116,7 @@ def test_dimensions(norm, dtype, dimensions, device):
     check_regime(norm, USUAL, DTYPES[dtype], device, leading=leading, normalized_shape=normalized_shape)
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("left_out", ["elementwise_affine", "bias"])
 @pytest.mark.parametrize("regime", ["usual", "large_mean", "dy_one_sign"])
 @by_dtype
@@ -121,6 +129,7 @@ def test_without_parameters(norm, dtype, regime, left_out, device):
     check(norm, inputs, f"{left_out}=False, {regime}, seed {SEED}")
 
 
+@pytest.mark.fault(20)
 @pytest.mark.filterwarnings("ignore:var\\(\\). degrees of freedom")  # what torch.var says of nothing
 @pytest.mark.parametrize("empty", EMPTY)
 @by_dtype
@@ -131,6 +140,7 @@ def test_no_rows(norm, dtype, empty, device):
     check_empty(norm, leading, normalized_shape, dtype, device)
 
 
+@pytest.mark.fault(32)
 @pytest.mark.parametrize(
     "shape", [(1, 3), (5, 33), (37, 257), (300, 1000)], ids=lambda shape: "x".join(map(str, shape))
 )
@@ -140,6 +150,7 @@ def test_all_is_written(norm, dtype, shape, device):
     check_written(norm, shape[:1], shape[1:], DTYPES[dtype], device)
 
 
+@pytest.mark.fault(21)
 @pytest.mark.huge
 @pytest.mark.fuseproof_full
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

@@ -32,9 +32,9 @@ _MEAN_EPS = 4.0
 _ROUNDINGS_IN_HALF = 2.0
 # How much of that the same arithmetic in another order may need beyond twice what the trusted one needs.
 _FLOOR = 0.5
-# Beyond as many rows torch's kernels sum 32 at a time, round these sums to half precision, and sum them in FP32: the same
-# arithmetic on a CPU gives what an H200 gave, to the last bit. Such roundings are independent: six of their standard
-# deviations, which is ulp / sqrt(12) each.
+# Beyond as many rows torch's kernels sum 32 at a time, round these sums to half precision, and sum them in FP32: the
+# same arithmetic on a CPU gives what an H200 gave, to the last bit. Such roundings are independent: six of their
+# standard deviations, which is ulp / sqrt(12) each.
 _ROWS_IN_ONE_SUM, _ROWS_OF_A_PART, _SIX_SIGMA = 65_536, 32, 6 / math.sqrt(12)
 _TINY = torch.finfo(torch.float32).tiny  # kernels built with --use_fast_math flush what is smaller
 
@@ -301,7 +301,7 @@ def budget(quantity: str, one: Wanted, trusted_values: torch.Tensor | None) -> B
 
     """
     words = {
-        "y": f"{_ELEMENT_EPS:g} eps of each term, {_RSTD_EPS:g} eps of x_hat, {_MEAN_EPS:g} eps of mean|x| for its mean",
+        "y": f"{_ELEMENT_EPS:g} eps of each term, {_RSTD_EPS:g} of x_hat, {_MEAN_EPS:g} of mean|x| for its mean",
         "dx": f"{_RSTD_EPS:g} eps of each term, {_SUM_EPS:g} eps of the row sums' terms, {_MEAN_EPS:g} of mean|x|",
         "dgamma": f"{_SUM_EPS:g} eps of sum|dy x_hat|, and the errors of x_hat",
         "dbeta": f"{_SUM_EPS:g} eps of sum|dy|",

@@ -144,9 +144,7 @@ def judge(
         # Of a row with an infinity the variance plus the square of the mean is Inf less Inf, its mean square is Inf.
         value = one.value.masked_fill(row_has_inf & stored.isnan(), torch.nan) if one.value.dim() == 2 else one.value
         try:
-            assert_within(
-                quantity, stored.flatten(), value.flatten(), low, high, allowance, case, _places(value.shape)
-            )
+            assert_within(quantity, stored.flatten(), value.flatten(), low, high, allowance, case, _places(value.shape))
             if quantity == "y":
                 assert_unbiased(candidate, inputs, right, stored, case)
         except ParityError as error:

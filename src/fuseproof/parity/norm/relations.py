@@ -118,14 +118,17 @@ def check_repeated(candidate: NormCandidate, dtype: torch.dtype, device: torch.d
         """Run again, and leave on the device what differs: to ask after each run would wait for it."""
         again = run(candidate, inputs, module, watch=False)
         pairs = ((getattr(again, quantity), getattr(first, quantity)) for quantity in returned)
-        return torch.stack([(_bytes(one) != _bytes(other)).any() for one, other in pairs])
+        return torch.stack([(_bits(one) != _bits(other)).sum() for one, other in pairs])
 
     differ = torch.stack([differing() for _ in range(1, runs)]).cpu()
     for quantity, in_runs in zip(returned, differ.unbind(1), strict=True):
         if bool(in_runs.any()):
-            case = case_of(candidate, inputs, f"runs 2 to {runs}, the first of these {int(in_runs.int().argmax()) + 2}")
-            raise ParityError(f"{quantity}: the bits of {int(in_runs.sum())} runs are not the first run's ({case})")
+            worst, elements = int(in_runs.argmax()), getattr(first, quantity).numel()
+            words = f"run {worst + 2} of {runs}, {int(in_runs.count_nonzero())} of which are not as the first"
+            raise ParityError(
+                f"{quantity}: {int(in_runs[worst])} of {elements} elements differ ({case_of(candidate, inputs, words)})"
+            )
 
 
-def _bytes(values: torch.Tensor) -> torch.Tensor:
-    return values.contiguous().flatten().view(torch.uint8)
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    return values.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize])

@@ -30,7 +30,7 @@ def device() -> torch.device:
 @pytest.fixture(scope="session", autouse=True)
 def _property_recorder(request: pytest.FixtureRequest) -> None:
     """Keep what records a property of JUnit's suite: the verdicts are known when no test can ask for it any more."""
-    if request.config.option.xmlpath:
+    if getattr(request.config.option, "xmlpath", None):  # -p no:junitxml
         request.config.stash[RECORD_PROPERTY] = request.getfixturevalue("record_testsuite_property")
 
 

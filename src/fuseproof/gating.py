@@ -27,7 +27,7 @@ from fuseproof.replicates import Replicates
 from fuseproof.tonight import Tonight
 from fuseproof.trusted import find_trusted
 from fuseproof.verdicts.recorded import values_of
-from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Mark, Outcome, Reason, Waiver
+from fuseproof.verdicts.verdict import Mark, Outcome, Reason, Waiver
 
 __all__ = ["Gate"]
 
@@ -72,6 +72,8 @@ class Gate:
         settings = dataclasses.replace(settings, mode=option.fuseproof_gate or settings.mode)
         book.gated = settings.mode != "off" and book.asked.compare is not None
         path = config.invocation_params.dir / option.fuseproof_gate_json if option.fuseproof_gate_json else None
+        if option.fuseproof_replicates > 1 and not book.gated:
+            raise pytest.UsageError("--fuseproof-replicates: they are a night to judge; give --benchmark-compare too.")
         if option.fuseproof_replicates < 1:
             raise pytest.UsageError("--fuseproof-replicates: a night has at least one process.")
         if path is not None and not book.gated:
@@ -80,7 +82,7 @@ class Gate:
             raise pytest.UsageError(f"--fuseproof-gate-json={path}: there is no folder {path.parent}.")
         return cls(
             settings,
-            load_waivers(config.rootpath / settings.waivers),
+            load_waivers(config.rootpath / settings.waivers) if book.gated else [],
             book,
             config.rootpath,
             option.fuseproof_replicates,
@@ -100,10 +102,10 @@ class Gate:
         own = self.book.document(session.config)
         ledger = Ledger(self.book.history, machine.identify().slug)
         try:
-            if own is None or session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-                self._not_judged(session, own, ledger)
-            else:
+            if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                 self._judge(session, own, ledger, children, say)
+            else:
+                self._not_judged(session, own, ledger)
         except HistoryError as error:
             self._conclude([f"gate: nothing judged: {error}"], {"verdicts": [], "controls": []}, [])
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
@@ -111,11 +113,13 @@ class Gate:
     def _judge(
         self,
         session: pytest.Session,
-        own: dict[str, Any],
+        own: dict[str, Any] | None,
         ledger: Ledger,
         children: Children,
         say: Callable[[str], None],
     ) -> None:
+        if own is None and self.book.asked.label is not None:
+            self.book.save(own)
         replicates = Replicates(self.book, children, say)
         tonight = Tonight(
             ledger,
@@ -128,7 +132,7 @@ class Gate:
             say,
         )
         judged, interrupted = tonight.run(self.book.night, own, self.replicates)
-        notes = tonight.notes
+        notes = list(dict.fromkeys(tonight.notes))
         unsaved = replicates.unsaved or not self._remember(ledger, judged, notes)
         if interrupted:
             notes.append("interrupted: suspects that had not been confirmed by then are INVALID")
@@ -141,6 +145,8 @@ class Gate:
 
     def _remember(self, ledger: Ledger, judged: GateSession, notes: list[str]) -> bool:
         """Store what was said of a saved night; False where that cannot be written."""
+        if not judged.screening.tonight.screening:
+            return True
         if self.book.asked.label is None:
             if any(Reason.HELD in verdict.reasons for verdict in judged.verdicts):
                 notes.append("held for a second night, but this one is not saved: run with --benchmark-autosave")
@@ -156,16 +162,10 @@ class Gate:
         """Save a session that was to be judged and cannot be, so that it never becomes a baseline."""
         if self.book.asked.label is not None:
             self.book.save(own)
-        if own is None:
-            why = "no benchmark ran to its end"
-            if session.exitstatus == pytest.ExitCode.OK and self.required:
-                session.exitstatus = UNANSWERED_STATUS
-        else:
-            why = f"the session ended with status {int(session.exitstatus)}"
-            if self.book.asked.label is not None:
-                ledger.mark(
-                    self.book.night, dict.fromkeys(values_of(own), Mark(Outcome.INVALID, (Reason.MEASUREMENT,)))
-                )
+            if own is not None:
+                spoiled = Mark(Outcome.INVALID, (Reason.MEASUREMENT,))
+                ledger.mark(self.book.night, dict.fromkeys(values_of(own), spoiled))
+        why = f"the session ended with status {int(session.exitstatus)}"
         self._conclude([f"gate: nothing judged: {why}"], {"verdicts": [], "controls": []}, [])
 
     def _conclude(self, lines: list[str], document: dict[str, Any], notes: list[str]) -> None:

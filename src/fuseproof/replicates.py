@@ -50,9 +50,11 @@ class Replicates:
         """How many there are so far."""
         return len(self.documents)
 
-    def run(self, own: dict[str, Any], count: int) -> None:
+    def run(self, own: dict[str, Any] | None, count: int) -> None:
         """Take in what this process measured, then start fresh ones until there are `count` of this night."""
         self.documents += self.book.earlier_tonight()
+        if own is None:
+            return
         self._add(own)
         tests = list(tests_by_key(own).values())
         progress = Progress(self.say, "screening")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,12 +62,12 @@ class Tonight:
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
 
-    def run(self, name: str, own: dict[str, Any], count: int) -> tuple[GateSession, bool]:
+    def run(self, name: str, own: dict[str, Any] | None, count: int) -> tuple[GateSession, bool]:
         """Screen, confirm and control; return the judged session, and whether it was interrupted.
 
         Args:
             name: the night's.
-            own: what this process has measured.
+            own: what this process has measured; None for nothing.
             count: screening processes.
 
         Raises:
@@ -82,7 +82,11 @@ class Tonight:
         except KeyboardInterrupt:
             interrupted = True
         self.notes += self.replicates.notes
-        tonight = self.ledger.night(name, self.replicates.documents)
+        tonight = replace(
+            self.ledger.night(name, self.replicates.documents),
+            selection=str(self.selection),
+            brought=frozenset(self.selection.brought),
+        )
 
         def begin(*, paired: bool, alone: Collection[str] = ()) -> GateSession:
             return GateSession(
@@ -105,7 +109,7 @@ class Tonight:
             trusted, alone = self._trusted(session)
             if trusted is not None:
                 session = begin(paired=True, alone=alone)
-            self._confirm(session, tests_by_key(own), trusted)
+            self._confirm(session, tests_by_key(own) if own else {}, trusted)
         except KeyboardInterrupt:
             interrupted = True
         return session, interrupted

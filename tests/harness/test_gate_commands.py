@@ -15,6 +15,7 @@ import pytest
 import fuseproof
 from fuseproof import cli
 from fuseproof.gate import change_point
+from fuseproof.verdicts.night import NARROWED
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair
 
@@ -194,11 +195,11 @@ def test_check_without_a_history(book: Any, run: Run) -> None:
 def test_check_says_what_has_vanished(book: Any, run: Run) -> None:
     """Of a night that was asked for everything, by its own record or by the option."""
     book.calm(8)
-    book.save("tonight", book.run(FLAT[1:], selection="-k something", day=20))
+    book.save("tonight", book.run(FLAT[1:], selection=f"default {NARROWED}: 1 benchmarks deselected", day=20))
     part, whole = run("check", files(book)[-1]), run("check", files(book)[-1], "--whole-suite")
 
     assert (part[0], whole[0]) == (0, 21)
-    assert "judged 11 of 12 keys (selection: -k something)" in part[1]
+    assert f"judged 11 of 12 keys (selection: default {NARROWED}: 1 benchmarks deselected)" in part[1]
     assert "MISSING" in whole[1]
 
 

@@ -55,6 +55,7 @@ import json
 import math
 import os
 import pathlib
+import signal
 import time
 
 import pytest
@@ -124,6 +125,8 @@ def pytest_configure(config):
 
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
+    if said("kill", "save", config.process, False):
+        patch.setattr(os, "link", lambda *paths: os.kill(os.getpid(), signal.SIGKILL))
     patch.setattr(clock.WallClock, "run", run)
     patch.setattr(measure, "measure_ceilings", lambda device: roofline.Ceilings(1.0, {}))
     patch.setattr(measure.counts, "trace_host", Counted)
@@ -480,12 +483,20 @@ def test_skipped_benchmarks_are_missing(project: Project) -> None:
     assert project.outcomes()["a"] == "MISSING"
 
 
+def test_a_suite_that_skips_all_of_it_is_missing(project: Project) -> None:
+    """Nothing ran, nothing failed, and pytest says 0: the history knows better."""
+    project.remember()
+    project.say(skip=dict.fromkeys("abcdefgh", "no kernel here"))
+    text = project.run(status=UNANSWERED)
+    assert "16 MISSING; judged 0 of 8 keys" in text
+
+
 def test_nothing_but_skips_is_no_answer_where_one_is_required(project: Project) -> None:
     """--require=gate with nothing measured: status 21, also where the history is empty."""
     project.say(skip=dict.fromkeys("abcdefgh", "no kernel here"))
     text = project.run("--fuseproof-require=gate", status=UNANSWERED)
-    assert "gate: nothing judged: no benchmark ran to its end" in text
-    assert "gate: nothing judged: no benchmark ran to its end" in project.run()
+    assert "gate: nothing judged; judged 0 of 0 keys" in text
+    assert "gate: nothing judged; judged 0 of 0 keys" in project.run()
 
 
 def test_a_brought_kernel_is_expected_only_if_it_is_brought(project: Project) -> None:
@@ -574,6 +585,18 @@ def test_a_full_disk_is_said_and_nothing_is_spoiled(project: Project, monkeypatc
     assert len(project.files) == 8
     project.run()
     assert len(project.files) == 9
+
+
+def test_killed_while_saving(fresh: Project) -> None:
+    """Fault 59: the run is written and not yet named when the process is killed; the next run works and judges."""
+    fresh.remember()
+    fresh.say(kill={"save": [True, False]})
+    assert fresh.pytester.runpytest_subprocess(*GATED).ret == -signal.SIGKILL
+    assert len(fresh.files) == 8
+    assert list((fresh.history.root / SLUG).glob("*.tmp"))
+    fresh.run()
+    assert dict.fromkeys("abcdefgh", "PASS") == fresh.outcomes()
+    assert len(fresh.files) == 9
 
 
 # --- fresh processes --------------------------------------------------------------------------------------------------
@@ -689,6 +712,15 @@ def test_a_plant_that_is_not_seen_answers_nothing(project: Project, monkeypatch:
     assert "control failed: plant" in text
 
 
+def test_a_control_that_crashes_answers_nothing(project: Project) -> None:
+    """What was to show that the gate is awake has not run: said, and status 21."""
+    project.remember()
+    project.say(crash={sys.executable: ["", "it ended with status 3: no driver"]})
+    text = project.run(status=UNANSWERED)
+    assert "a control measured nothing: it ended with status 3: no driver" in text
+    assert "nothing seen" in line_with(text, "control failed: plant")
+
+
 def test_processes_of_tonight_that_disagree_answer_nothing(project: Project) -> None:
     """An A/A stream of tonight's own processes: ten times as far apart as ever."""
     project.remember()
@@ -755,6 +787,25 @@ def test_a_pair_at_different_clocks_is_not_used(
     assert project.outcomes()["c"] == "INVALID, UNCONFIRMED"
 
 
+def test_another_method_in_the_trusted_environment_is_no_pair(
+    project: Project, paired: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same version of fuseproof, edited there: its numbers mean something else, and are not subtracted."""
+    measure = Children.measure
+
+    def edited(*args: Any, python: str = sys.executable, **options: Any) -> dict[str, Any]:
+        document = measure(*args, python=python, **options)
+        for benchmark in document["benchmarks"] if python == "old-python" else ():
+            benchmark["extra_info"]["fuseproof"]["method"] = "another"
+        return document
+
+    monkeypatch.setattr(Children, "measure", edited)
+    project.say(factor={"c": 1.05})
+    text = project.run(status=UNANSWERED)
+    assert "op/c/fp32/64: the trusted environment measures it by another method" in text
+    assert project.outcomes()["c"] == "INVALID, UNCONFIRMED"
+
+
 def test_another_environment_than_the_recorded_one_makes_no_pairs(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -817,11 +868,12 @@ def test_the_configuration_says_the_mode(project: Project) -> None:
         (["--fuseproof-gate-json=x.json"], "there are no verdicts without --benchmark-compare"),
         (["--benchmark-compare", "--fuseproof-gate-json=no/x.json"], "there is no folder"),
         (["--benchmark-compare", "--fuseproof-replicates=0"], "a night has at least one process"),
+        (["--benchmark-autosave", "--fuseproof-replicates=3"], "give --benchmark-compare too"),
         (["--benchmark-compare", "-n", "2"], "nothing is timed under pytest-xdist"),
         (["--benchmark-compare", "--benchmark-disable"], "nothing is timed with --benchmark-disable"),
         (["--benchmark-compare", "test_op.py"], "put the path first: pytest test_op.py --benchmark-compare"),
     ],
-    ids=["json-without-compare", "json-without-folder", "no-process", "xdist", "disabled", "path-as-run"],
+    ids=["json-without-compare", "json-without-folder", "no-process", "no-judge", "xdist", "disabled", "path-as-run"],
 )
 def test_what_cannot_be_meant_is_a_usage_error(project: Project, args: list[str], sentence: str) -> None:
     """Status 4 and a sentence before anything runs: never a green gate that has judged nothing."""
@@ -879,14 +931,12 @@ def test_fresh_processes_confirm_a_regression(fresh: Project) -> None:
     """A planted 30 % goes through five real children and ends `pytest.main` with 20, without a traceback."""
     fresh.remember()
     fresh.say(factor={"c": 1.3})
-    program = f"import pytest; print('returned', int(pytest.main({['--junitxml=junit.xml', *GATED]})))"
+    program = f"import pytest; print('returned', int(pytest.main({GATED})))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "returned 20" in ended.stdout
     assert "Traceback" not in ended.stdout + ended.stderr
     assert {**dict.fromkeys("abcdefgh", "PASS"), "c": "REGRESSED"} == fresh.outcomes()
     assert fresh.processes == 6
-    cases = ElementTree.parse(fresh.root / "junit.xml").getroot()[0].findall("testcase")
-    assert len(cases) == 8  # no child has written over it
 
 
 def test_ctrl_c_ends_the_child_too(fresh: Project) -> None:

@@ -30,6 +30,8 @@ def apart_if_it_trusts(adam):
 
 
 @pytest.mark.fault(13)
+# torch warns once for a capturable optimizer that is never captured, and again for its copy.
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True:UserWarning")
 @pytest.mark.parametrize("way", WAYS)
 @by_dtype
 def test_resumed_equals_uninterrupted(adam, dtype, way, device):

@@ -40,7 +40,7 @@ def checked(
         settings, waivers: as of the repository.
         history: where to look for nights if the files are all of one.
         today: for waivers.
-        whole_suite: whether the newest night was asked for everything, where its files do not say.
+        whole_suite: the newest night was asked for everything, whatever its files say.
 
     Raises:
         HistoryError: the question cannot be asked: a file that may be the newest cannot be used, or of two machines.
@@ -53,8 +53,8 @@ def checked(
         nights.setdefault(run.night, []).append(run)
     name, newest = max(nights.items(), key=lambda night: night[1][-1].file.order)
     aside = _older_than(newest, faults)
-    ledgers = _ledgers(runs, machine)
-    known = {night.name: night for ledger in ledgers for night in ledger.nights(everything=True)}
+    ledgers = _ledgers(runs, machine, history)
+    known = {found: night for ledger in ledgers for found, night in ledger.named(nights).items()}
     recalls = [ledger.recall(before=name) for ledger in ledgers]
     past = [_remembered(other, found, known) for other, found in nights.items() if other != name]
     if not past:
@@ -62,6 +62,8 @@ def checked(
         past = ledger.nights(before=name)
         recalls = [ledger.recall(before=name)]
     tonight = night_of(name, [run.document for run in newest])
+    if whole_suite and tonight.selection != "full":
+        tonight = replace(tonight, selection="")
     if name in known:
         tonight = replace(tonight, confirming=known[name].confirming, trusted=known[name].trusted)
     screening, spare = tonight.screening[: settings.replicates], tonight.screening[settings.replicates :]
@@ -73,7 +75,7 @@ def checked(
         past,
         replace(tonight, screening=screening, confirming=(), trusted=()),
         paired=bool(confirming),
-        full_selection=whole_suite or not is_part(tonight.selection),
+        full_selection=not is_part(tonight.selection),
         today=today,
         selection=tonight.selection,
         recall=Recall(
@@ -124,11 +126,15 @@ def _older_than(newest: Sequence[Run], faults: dict[Path, HistoryError]) -> list
     return [str(error) for error in faults.values()]
 
 
-def _ledgers(runs: Sequence[Run], machine: str) -> list[Ledger]:
-    """Return a ledger for each folder of a history among the files' own: it knows what was said of their nights."""
+def _ledgers(runs: Sequence[Run], machine: str, history: History) -> list[Ledger]:
+    """Return a ledger for each folder of a history among the files' own: it knows what was said of their nights.
+
+    Only the repository's own history keeps an index: beside copies nothing is written.
+    """
     folders = sorted({run.file.path.resolve().parent for run in runs})
+    own = history.root.resolve()
     return [
-        Ledger(History(folder.parent), machine, keep_index=False)
+        Ledger(History(folder.parent), machine, keep_index=folder.parent == own)
         for folder in folders
         if folder.name == machine and (folder / VERDICTS).is_dir()
     ]

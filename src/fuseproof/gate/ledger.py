@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,10 +52,14 @@ class Ledger:
 
         """
         if everything:
-            return self._load(before, everything=True)[0]
+            return self._load(before, lambda _: True)[0]
         if before not in self._loaded:
             self._loaded[before] = self._load(before)
         return list(self._loaded[before][0])
+
+    def named(self, names: Collection[str]) -> dict[str, Night]:
+        """Return those of these nights that the history has, whole, by name."""
+        return {night.name: night for night in self._load(None, names.__contains__)[0]}
 
     def recall(self, before: str | None = None) -> Recall:
         """Return what a session must know of the history besides its nights."""
@@ -96,7 +100,8 @@ class Ledger:
         self.history.save_record(self.machine, document, night)
         self._loaded.clear()
 
-    def _load(self, before: str | None, *, everything: bool = False) -> tuple[list[Night], Recall]:
+    def _load(self, before: str | None, whole: Callable[[str], bool] | None = None) -> tuple[list[Night], Recall]:
+        """Return nights and what else is to be known: the chosen ones, or all whose names ask for it, whole."""
         runs = self.history.nights(self.machine)
         names = list(runs)
         names = names[: names.index(before)] if before in runs else names
@@ -108,11 +113,13 @@ class Ledger:
             rows = [files[name].row(name, index) for name in names]
             sheet = Sheet([row for row in rows if row.runs], index.words)
             choice = choose(sheet)
-            positions = range(len(sheet.rows)) if everything else choice.positions
+            asked = [at for at, row in enumerate(sheet.rows) if whole is not None and whole(row.name)]
+            positions = choice.positions if whole is None else asked
             nights, unchanged = [], []
             for position in positions:
                 row = sheet.rows[position]
-                values = None if everything or position in choice.whole else choice.values.get(position, frozenset())
+                entire = whole is not None or position in choice.whole
+                values = None if entire else choice.values.get(position, frozenset())
                 noted = choice.marks.get(position, frozenset())
                 nights.append(_night(sheet, row, files[row.name], index, values, noted))
             for row in sheet.rows[choice.whole.start :]:

@@ -20,7 +20,7 @@ MODES = ("fail", "warn", "off")
 _KINDS = {rule.metric: rule.kind for rule in DEFAULT_RULES} | {"host_time_ns": Kind.STOCHASTIC}
 _TAKES = {
     Kind.STOCHASTIC: "a percentage such as '1 %', or 'reported'",
-    Kind.MEMORY: "a margin such as '0.5 % + 1 MiB', '2 %' or '64 KiB', or 'reported'",
+    Kind.MEMORY: "a margin such as '0.5 % or 1 MiB' (the greater), '2 %' or '64 KiB', or 'reported'",
     Kind.EXACT: "'exact' or 'reported'",
 }
 _PART = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?) ?(?P<unit>%|bytes|KiB|MiB|GiB)")
@@ -149,8 +149,8 @@ def _rule(metric: str, text: object, where: str) -> Rule:
 
 
 def margin(text: object) -> tuple[float, int] | None:
-    """Read '0.5 % + 1 MiB': a relative part as a logarithm and an absolute one in bytes; None for anything else."""
-    parts = [_PART.fullmatch(part.strip()) for part in text.split("+")] if isinstance(text, str) else [None]
+    """Read '0.5 % or 1 MiB': a relative part as a logarithm and an absolute one in bytes; None for anything else."""
+    parts = [_PART.fullmatch(part.strip()) for part in text.split(" or ")] if isinstance(text, str) else [None]
     found = [part for part in parts if part is not None]
     kinds = [part["unit"] == "%" for part in found]
     if len(found) != len(parts) or kinds.count(True) > 1 or kinds.count(False) > 1:

@@ -36,6 +36,23 @@ class Row(NamedTuple):
     lost: bool
 
 
+class _Layout(NamedTuple):
+    """How the numbers of a run are laid out: the same for hundreds of runs.
+
+    Attributes:
+        pairs: of each number.
+        whole: positions of the integers.
+        names: values that are none: hashes of kernels' names.
+        methods: by key.
+
+    """
+
+    pairs: list[Pair]
+    whole: list[int]
+    names: dict[Pair, str]
+    methods: dict[str, str]
+
+
 class Sheet:
     """All nights of a machine, oldest first, in the words of an index (see `digest`).
 
@@ -50,6 +67,7 @@ class Sheet:
         # A word is the same in hundreds of nights.
         self.run_word: Callable[[int], RunWord] = cache(lambda number: RunWord(*read_word(words[number])))
         self.pairs: Callable[[int], list[Pair]] = cache(self._pairs)
+        self._layout: Callable[[tuple[int, ...]], _Layout] = cache(self._laid_out)
         self.pair: Callable[[int], Pair] = cache(lambda number: Pair(*read_word(words[number])))
         self.mark: Callable[[int], Mark | None] = cache(self._mark)
 
@@ -71,18 +89,24 @@ class Sheet:
         self, run: Numbers, numbers: array[float], rest: Mapping[str, Any], only: Collection[Pair] | None
     ) -> Process:
         """Return the process of a run; with `only` no other values than these."""
-        values: dict[Pair, Any] = {}
-        at = 0
-        for each in run:
-            word, pairs = self.run_word(each), self.pairs(each)
-            for pair, whole in zip(pairs, word.whole, strict=True):
-                if only is None or pair in only:
-                    values[pair] = int(numbers[at]) if whole else numbers[at]
-                at += 1
-            if word.kernels_hash and (only is None or Pair(word.key, "kernels_hash") in only):
-                values[Pair(word.key, "kernels_hash")] = word.kernels_hash
-        methods = {word.key: word.method for word in map(self.run_word, run)}
-        return Process(values, methods, rest["invalid"], rest["fuseproof"], rest["clocks_mhz"], rest["datetime"])
+        layout = self._layout(tuple(run))
+        values: dict[Pair, Any] = dict(zip(layout.pairs, numbers, strict=True))
+        for at in layout.whole:
+            values[layout.pairs[at]] = int(numbers[at])
+        values |= layout.names
+        if only is not None:
+            values = {pair: values[pair] for pair in only if pair in values}
+        return Process(values, layout.methods, rest["invalid"], rest["fuseproof"], rest["clocks_mhz"], rest["datetime"])
+
+    def _laid_out(self, run: tuple[int, ...]) -> _Layout:
+        words = [self.run_word(number) for number in run]
+        whole = [is_whole for word in words for is_whole in word.whole]
+        return _Layout(
+            [pair for number in run for pair in self.pairs(number)],
+            [at for at, is_whole in enumerate(whole) if is_whole],
+            {Pair(word.key, "kernels_hash"): word.kernels_hash for word in words if word.kernels_hash},
+            {word.key: word.method for word in words},
+        )
 
     def said(self, row: Row) -> tuple[dict[int, int], set[int]]:
         """Return, by the numbers of words, the last mark of each pair and the accepted pairs of a night."""

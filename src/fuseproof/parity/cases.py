@@ -16,9 +16,10 @@ from fuseproof.parity.defects import DefectTableError, find_defect, load_defects
 from fuseproof.parity.faults import FAULTS
 from fuseproof.parity.measures import DTYPES
 
-__all__ = ["FIXTURES", "Place", "expect_defect", "inapplicable", "place_of", "quiet_device"]
+__all__ = ["ELSEWHERE", "FIXTURES", "Place", "expect_defect", "inapplicable", "place_of", "quiet_device"]
 
 FIXTURES = ("adam", "norm")
+ELSEWHERE = "compiled candidates have tests of their own, the others all the other tests"
 # Half a minute for every new set of shapes: a dozen cases of their own, and but one of the others.
 _COMPILED = frozenset({"test_compiled_update_matches_fp64", "test_compiled_norm_matches_fp64"})
 _ALL = frozenset({"test_its_kernel_runs"})
@@ -76,7 +77,7 @@ def inapplicable(item: pytest.Item) -> str | None:
         return f"{record.name} has no {mode} weight decay"
     test = getattr(item, "originalname", None)
     if test not in _ALL and record.compiled != (test in _COMPILED):
-        return "compiled candidates have tests of their own, the others all the other tests"
+        return ELSEWHERE
     if unmeant := [name for name in place.dtypes if DTYPES[name] not in record.dtypes]:
         return f"{record.name} is not meant for {', '.join(unmeant)}"
     reasons = [FAULTS[number].absent(record, name) for number in place.faults for name in place.dtypes]

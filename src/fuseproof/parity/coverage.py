@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuseproof.parity.cases import Place
+from fuseproof.parity.cases import ELSEWHERE, Place
 from fuseproof.parity.faults import FAULTS, Fault
 from fuseproof.parity.measures import DTYPES
 
@@ -72,7 +72,9 @@ class Coverage:
         if reason is None and DTYPES[dtype] not in record.dtypes:
             reason = f"not meant for {dtype}"
         if reason is None and cell.reasons:
-            reason = cell.reasons.most_common(1)[0][0].removeprefix(f"{record.name}: ").removeprefix(f"{record.name} ")
+            telling = Counter({each: count for each, count in cell.reasons.items() if each != ELSEWHERE})
+            ((said, _),) = (telling or cell.reasons).most_common(1)
+            reason = said.removeprefix(f"{record.name}: ").removeprefix(f"{record.name} ")
         return cell, reason
 
     def holes(self) -> list[str]:

@@ -26,10 +26,12 @@ from fuseproof.candidates.extensions import load_extensions
 __all__ = ["ForkServer", "ServerError", "fork_server"]
 
 _START = "from fuseproof.parity.forks import _serve; _serve()"
+_WITHOUT_CUDA = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # whether there is a GPU can be asked without touching it
 _TIMED_OUT = "timed out"
 _POLL_S = 0.005
 # What checks import.
 _PRELOADED = (
+    "torch._dynamo",  # the first step of any optimizer imports it, for a second or two
     "fuseproof.parity.adam.apart",
     "fuseproof.parity.adam.gpu",
     "fuseproof.parity.adam.life",
@@ -51,7 +53,7 @@ class ForkServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, **_WITHOUT_CUDA, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # Ctrl-C is for the session, whose end this process sees
         )
         atexit.register(self.close)
@@ -153,8 +155,12 @@ def _serve() -> None:
     for name in _PRELOADED:
         importlib.import_module(name)
     load_extensions()
-    if torch.cuda.is_initialized():
-        raise RuntimeError("an import has initialised CUDA: children could not use it")
+    torch.set_num_threads(1)  # in every child: workers share the cores, and tensors are small
+    probe = os.fork()
+    if not probe:
+        os._exit(torch.cuda._is_in_bad_fork())
+    if os.waitpid(probe, 0)[1] or torch.cuda.is_initialized():
+        raise RuntimeError("an import has touched CUDA: children could not use it")
     _answer(answers, "ready")
     while line := sys.stdin.buffer.readline():
         _answer(answers, _wait(_fork(json.loads(line)), json.loads(line)["longest_s"]))

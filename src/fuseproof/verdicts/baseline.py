@@ -87,10 +87,10 @@ def build_family(
         parts: the history's segments, where they are known already.
 
     """
-    known = {pair for night in history for pair in night.pairs if pair.metric == rule.metric}
     if judged_by is None:
-        judged_by = dict.fromkeys(known, rule)
-    stochastic = sorted(p for p in known if p in judged_by and judged_by[p].kind is Kind.STOCHASTIC)
+        judged_by = {pair: rule for night in history for pair in night.pairs if pair.metric == rule.metric}
+    gated = (pair for pair, own in judged_by.items() if pair.metric == rule.metric and own.kind is Kind.STOCHASTIC)
+    stochastic = sorted(gated)
     parts = parts or Segments(history)
     parts_of = {pair: own for pair in stochastic if (own := parts.of(pair))[0]}
     pairs = tuple(parts_of)

@@ -76,11 +76,12 @@ def checks(
         rule = judged_by.get(pair)
         if rule is None or not _is_exact(rule):
             continue
-        clean = [history[position] for position in parts.of(pair)[0]]
-        clean = [night for night in clean if _sound(rule, night, pair) and not _is_unstable(night, pair)]
+        clean = parts.of(pair)[0]
+        stable = (history[position] for position in reversed(clean) if not _is_unstable(history[position], pair))
+        allowed = next((values for night in stable if (values := _sound(rule, night, pair))), None)
         seen = _sound(rule, tonight, pair)
-        if clean and seen:
-            found.append(Check(rule, pair, _sound(rule, clean[-1], pair), seen, len(clean)))
+        if allowed and seen:
+            found.append(Check(rule, pair, allowed, seen, len(clean)))
     return tuple(found)
 
 

@@ -101,8 +101,6 @@ def accept(night: Night, pairs: Iterable[Pair]) -> Night:
 
 def fault_of(value: object) -> str | None:
     """Say what is wrong with a time or a count of bytes, None for a finite number above 0."""
-    if (type(value) is float or type(value) is int) and 0 < value < sys.float_info.max:
-        return None  # nearly all of a long history
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return f"{value!r:.60} is not a number"
     try:
@@ -113,8 +111,13 @@ def fault_of(value: object) -> str | None:
 
 def values_ln(processes: Iterable[Values], pair: Pair) -> list[float]:
     """Return the logarithms of a pair's sound values, process by process; unsound and absent ones are left out."""
-    found = (values[pair] for values in processes if pair in values)
-    return [math.log(value) for value in found if fault_of(value) is None]
+    found = []
+    for values in processes:
+        value: Any = values.get(pair)
+        plain = type(value) is float and 0 < value < sys.float_info.max  # nearly all of a long history
+        if plain or (value is not None and fault_of(value) is None):
+            found.append(math.log(value))
+    return found
 
 
 def value_ln(night: Night, pair: Pair) -> float:
@@ -177,6 +180,7 @@ class Segments:
         self._measured: dict[Pair, list[int]] = {}
         self._marks: dict[Pair, dict[int, Mark]] = {}
         self._accepted: dict[Pair, set[int]] = {}
+        self._parts: dict[Pair, list[list[int]]] = {}
         for position, night in enumerate(history):
             for pair in night.pairs:
                 if pair.key not in night.invalid:
@@ -188,13 +192,11 @@ class Segments:
 
     def of(self, pair: Pair) -> list[list[int]]:
         """Return the positions of a pair's clean nights, segment by segment, the newest segment first."""
-        return clean_parts(
-            self._count,
-            self._measured.get(pair, ()),
-            self._marks.get(pair, {}),
-            self._accepted.get(pair, ()),
-            self._position_of,
-        )
+        if pair not in self._parts:
+            measured, marks = self._measured.get(pair, ()), self._marks.get(pair, {})
+            accepted = self._accepted.get(pair, ())
+            self._parts[pair] = clean_parts(self._count, measured, marks, accepted, self._position_of)
+        return self._parts[pair]
 
 
 def segments(history: Sequence[Night], pair: Pair) -> list[list[int]]:

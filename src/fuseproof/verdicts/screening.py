@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from fuseproof.verdicts.noise import Floats
 from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
-__all__ = ["Screened", "Screening", "held_since", "reference_night", "screen"]
+__all__ = ["WHOLE", "Screened", "Screening", "held_since", "reference_night", "screen"]
 
 WHOLE = ("gate", "", "full")
 """Whole selections of a suite, each with all of the one before: a night's share, the suite, what no night affords."""
@@ -268,6 +269,8 @@ def _set_aside(history: Sequence[Night], judged_by: Mapping[Pair, Rule]) -> Iter
         found: dict[Pair, str] = {}
         for values in night.screening:
             for pair, value in values.items():
+                if type(value) in (float, int) and 0 < value < sys.float_info.max:
+                    continue  # nearly all of a long history
                 rule = judged_by.get(pair)
                 fault = exact.fault_of if rule is not None and rule.kind is Kind.EXACT else fault_of
                 if rule is not None and (wrong := fault(value)) is not None:

@@ -96,7 +96,7 @@ def check_scaled(
 
     Raises:
         ParityError: a step differs from that with unscaled gradients, or the scale is another.
-        ValueError: torch's scaler unscales no FP16 gradients itself.
+        ValueError, NotImplementedError: torch's scaler unscales no FP16 gradients itself, and on CUDA none of BF16.
 
     """
     regime = replace(
@@ -199,9 +199,9 @@ def check_two_optimizers(candidate: AdamCandidate, settings: AdamSettings, devic
         adam.finish()
 
 
-# Of the loss. Measured on a CPU over three seeds in FP16 and BF16: right implementations end at most 0.2 % apart, lr
-# off by 1e-7 does as much, lr off by a tenth 3 to 14 %.
-_LOSS_BAND = 0.01
+# Of the loss, which still falls at the end: with a larger lr training is chaotic, and roundings end 2 % apart.
+# Measured on a CPU, four seeds in FP16 and BF16: right implementations end 3e-5 apart, lr off by 1 % ends 7e-3 away.
+_LOSS_BAND = 1e-3
 _TRAINED = 300
 
 
@@ -220,7 +220,7 @@ def check_training(candidate: AdamCandidate, device: torch.device, dtype: torch.
     if not abs(loss - plain) <= _LOSS_BAND * plain:
         raise ParityError(
             f"after {_TRAINED} steps under autocast to {dtype} the loss is {loss:.4g} with {candidate.name} and "
-            f"{plain:.4g} with torch's plain Adam: more than {_LOSS_BAND:.0%} apart"
+            f"{plain:.4g} with torch's plain Adam: more than {_LOSS_BAND:.1%} apart"
         )
 
 
@@ -236,7 +236,7 @@ def _train(candidate: AdamCandidate, device: torch.device, dtype: torch.dtype) -
     weights = [torch.randn(b, a, generator=generator) / a**0.5 for a, b in pairwise(sizes)]
     params = [each.to(device).requires_grad_() for each in weights]
     decoupled = "decoupled" in candidate.decay_modes
-    settings = AdamSettings(lr=1e-2, weight_decay=1e-3 if decoupled else 0.0, decoupled=decoupled)
+    settings = AdamSettings(lr=2e-3, decoupled=decoupled)  # without decay both kinds are one Adam
     adam = CheckedAdam(candidate, [Group(params, settings)], f"training under autocast to {dtype}, seed {SEED}")
     # So large that the first steps overflow in FP16, and grown again every fifty steps.
     scaler = _scaler(device, Scaling(scale=2.0**22, growth_interval=50))

@@ -110,7 +110,7 @@ def check_resumed(candidate: AdamCandidate, device: torch.device, dtype: str, wa
             raise ParityError(f"steps of the copy moved the original's parameters {case}")
         _walk(_LATE, optimizer, params, range(after + 1, 9))
         if wrong := differing(params, others):
-            off = max(float((params[i].double() - others[i].double()).abs().max()) for i in wrong)
+            off = max((params[i] - others[i]).detach().double().abs().max().item() for i in wrong)
             raise ParityError(
                 f"resumed, the end has other bits in parameters {wrong}, off by up to {off:.3g} where a step moves "
                 f"by about {settings.lr:g} {case}"

@@ -6,6 +6,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from fuseproof.candidates import LAYER_NORM, RMS_NORM
 from fuseproof.parity import DTYPES
@@ -33,6 +34,7 @@ def ask(norm, case, device):
     check_dtypes(norm, case, result, device)
 
 
+@pytest.mark.fault(25)
 @pytest.mark.parity
 @pytest.mark.usefixtures("norm_case")
 @by_autocast
@@ -43,6 +45,7 @@ def test_dtypes(norm, dtype, weight, autocast, device):
     ask(norm, DtypeCase(dtype, weight, autocast), device)
 
 
+@pytest.mark.fault(25, 31)
 @pytest.mark.parity
 @pytest.mark.fuseproof_full
 @pytest.mark.usefixtures("norm_case")
@@ -65,25 +68,38 @@ def page():
     ]
     for device in ("cpu", "cuda"):
         for norm in (*LAYER_NORM.values(), *RMS_NORM.values()):
-            rows = list(rows_of(norm, device))
-            if rows:
-                lines += ["", f"## {norm.full_name}, {device}", ""]
-                lines += [
-                    f"| input | weight | {' | '.join(f'autocast {each}' for each in AUTOCAST)} |",
-                    "|---" * 5 + "|",
-                ]
-                lines += rows
+            for words, version in versions_of(norm, device).items():
+                if rows := list(rows_of(norm, device, version)):
+                    lines += ["", f"## {norm.full_name}, {device}{words}", ""]
+                    lines += [
+                        f"| input | weight | {' | '.join(f'autocast {each}' for each in AUTOCAST)} |",
+                        "|---" * 5 + "|",
+                    ]
+                    lines += rows
     return "\n".join([*lines, ""])
 
 
-def rows_of(norm, device):
+def versions_of(norm, device):
+    """Return versions of torch by words for a heading: one on each side of where something changes."""
+    here = [result for result in RESULTS if norm.full_name in result.candidates and device in result.devices]
+    changes = {result.torch_from for result in here} - {""}
+    assert changes == {result.torch_before for result in here} - {""}, (
+        "what was before, or is from then on, is not stated"
+    )
+    if not changes:
+        return {"": torch.__version__}
+    (change,) = changes
+    return {f", torch before {change}": "0.0", f", torch {change} and later": change}
+
+
+def rows_of(norm, device, version):
     """Yield the rows of a table for which anything is stated."""
     for dtype in DTYPES:
         for weight in DTYPES:
             cells = []
             for autocast in AUTOCAST:
                 case = DtypeCase(dtype, weight, autocast)
-                result = find_result(RESULTS, norm.full_name, device, case)
+                result = find_result(RESULTS, norm.full_name, device, case, version)
                 cast = (
                     ""
                     if result is None or not result.cast

@@ -8,6 +8,7 @@ from fuseproof.parity.norm.layouts import LAYOUTS, check_layout
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("norm_case")]
 
 
+@pytest.mark.fault(26)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_layouts(norm, dtype, layout, device):

@@ -61,6 +61,7 @@ def by_pickle(norm, module, inputs):
     return pickle.loads(pickle.dumps(module))
 
 
+@pytest.mark.fault(22)
 @pytest.mark.parametrize("way", [by_state_dict, by_file, by_deepcopy, by_pickle], ids=lambda way: way.__name__)
 @by_dtype
 def test_a_copy_does_the_same(norm, dtype, way, device):
@@ -84,6 +85,7 @@ def test_its_state_is_torch_s(norm, device):
     assert all(same_bits(state[name], value) for name, value in module.state_dict().items())
 
 
+@pytest.mark.fault(22)
 @by_dtype
 def test_without_autograd(norm, dtype, device):
     """Under no_grad and inference_mode, and in evaluation, y has the same bits."""
@@ -96,6 +98,7 @@ def test_without_autograd(norm, dtype, device):
     assert same_bits(module.eval()(inputs.x).detach(), expected)
 
 
+@pytest.mark.fault(22)
 @by_dtype
 def test_gradients_that_nobody_asks_for(norm, dtype, device):
     """With frozen parameters dx is the same, and with an input that needs no gradient dgamma and dbeta are."""
@@ -112,6 +115,7 @@ def test_gradients_that_nobody_asks_for(norm, dtype, device):
             assert same_bits(module.get_parameter("weight").grad, expected.dgamma)
 
 
+@pytest.mark.fault(22)
 @by_dtype
 def test_gradients_add_up(norm, dtype, device):
     """Two backwards leave twice the gradient."""
@@ -123,6 +127,7 @@ def test_gradients_add_up(norm, dtype, device):
     assert same_bits(module.get_parameter("weight").grad, 2 * run(norm, inputs).dgamma)
 
 
+@pytest.mark.fault(29)
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_second_derivative(norm, dtype, device):
     """A gradient penalty gets the right values or an error: never zero in silence."""
@@ -130,8 +135,8 @@ def test_second_derivative(norm, dtype, device):
 
 
 def traced(module, x):
-    """Trace the module."""
-    return torch.jit.trace(module, x)
+    """Trace the module; torch's own check asks that eager code returns the same, to a tolerance for FP32."""
+    return torch.jit.trace(module, x, check_trace=False)
 
 
 def exported(module, x):
@@ -139,8 +144,9 @@ def exported(module, x):
     return torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},)).module()
 
 
+@pytest.mark.fault(31)
 @pytest.mark.parametrize("way", [traced, exported], ids=lambda way: way.__name__)
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@by_dtype
 def test_other_batch_sizes_after_tracing(norm, dtype, way, device):
     """Traced or exported with 4 rows, a norm of 37 is right, forward and backward: no size was written down."""
     module = way(build(norm, usual(norm, dtype, device, rows=4)), usual(norm, dtype, device, rows=4).x)

@@ -16,12 +16,14 @@ pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("norm_case")]
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
+@pytest.mark.fault(27)
 @by_dtype
 def test_rows_in_another_order(norm, dtype, device):
     """y and dx of a row have the same bits wherever it stands."""
     check_permuted_rows(norm, DTYPES[dtype], device)
 
 
+@pytest.mark.fault(28)
 @by_dtype
 def test_a_row_alone_and_in_a_batch(norm, dtype, device):
     """y and dx of a row have the same bits whatever else is in the batch, unless the record says that they may not."""
@@ -30,12 +32,14 @@ def test_a_row_alone_and_in_a_batch(norm, dtype, device):
     check_one_row_alone(norm, DTYPES[dtype], device)
 
 
+@pytest.mark.fault(24)
 @by_dtype
 def test_scale_of_the_input(norm, dtype, device):
     """With x times 4 and eps times 16 y has the same bits, and dx is a quarter."""
     check_scaled(norm, DTYPES[dtype], device)
 
 
+@pytest.mark.fault(23)
 @by_dtype
 def test_mean_of_the_input(norm, dtype, device):
     """LayerNorm does not see what is added to a whole row."""
@@ -44,6 +48,7 @@ def test_mean_of_the_input(norm, dtype, device):
     check_shifted(norm, DTYPES[dtype], device)
 
 
+@pytest.mark.fault(27, 32)
 @by_dtype
 def test_the_same_bits_again(norm, dtype, device, pytestconfig):
     """Two hundred runs over 65,537 rows end in the same bits: there is no race (20 on a CPU, without --full)."""

@@ -107,8 +107,10 @@ _APEX_KERNELS = (
     "cuApplyLayerNorm|cuApplyRMSNorm|cuComputePartGradGammaBeta|cuComputeGradGammaBeta|cuComputeGradInput"
     "|vectorized_elementwise_kernel"
 )
+# reduce_kernel: beyond 65,536 rows parts of them are summed by GammaBetaBackward, and the parts by torch's sum.
 _TORCH_KERNELS = (
-    "(vectorized_layer_norm|layer_norm_grad_input|LayerNormForward|RowwiseMoments|GammaBetaBackward|cuComputeGrad).*"
+    "(vectorized_layer_norm|layer_norm_grad_input|LayerNormForward|RowwiseMoments|GammaBetaBackward|cuComputeGrad"
+    "|reduce_kernel).*"
 )
 
 
@@ -129,7 +131,14 @@ def _apex_candidate(name: str, built: str, memory_efficient: bool = False, **fac
 
 LAYER_NORM: Mapping[str, NormCandidate] = by_name(
     # In half precision each of its operations rounds: several ulps off, so nobody should train with it.
-    NormCandidate("primitive", PrimitiveLayerNorm, dtypes=frozenset({torch.float32, torch.float64}), normalized_dims=1),
+    # Its means are torch's sums, which cut a row in other parts when it is alone.
+    NormCandidate(
+        "primitive",
+        PrimitiveLayerNorm,
+        dtypes=frozenset({torch.float32, torch.float64}),
+        normalized_dims=1,
+        batch_dependent_on=CUDA,
+    ),
     # Measured on torch 2.13: over 2,048 rows in BF16 the CPU's dgamma is off by several times its own size.
     NormCandidate(
         "torch",
@@ -137,6 +146,7 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
         dtypes=_DOUBLE,
         leaves_out=_ANY,
         half_backward_on=_CPU,
+        half_partials_on=CUDA,
         statistics=_torch_statistics,
         kernels=_TORCH_KERNELS,
     ),
@@ -145,6 +155,7 @@ LAYER_NORM: Mapping[str, NormCandidate] = by_name(
         _compiled(_torch(nn.LayerNorm)),
         leaves_out=_ANY,
         half_backward_on=_CPU,
+        half_partials_on=CUDA,
         nightly=False,
         compiled=True,
         missing=compiler_missing_reason,
@@ -170,6 +181,7 @@ RMS_NORM: Mapping[str, NormCandidate] = by_name(
         kind="rms_norm",
         dtypes=_DOUBLE,
         leaves_out=_ALL_OR_NONE,
+        half_partials_on=CUDA,
         kernels=_TORCH_KERNELS,
     ),
     _apex_candidate("apex", "FusedRMSNorm", kind="rms_norm", dtypes=_DOUBLE),

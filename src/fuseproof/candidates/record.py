@@ -174,6 +174,8 @@ class NormCandidate:
         x_hat_from_output: backward computes x_hat from the stored, rounded y instead of from x.
         half_backward_on: device types where the backward of half-precision inputs rounds what it computes in between
             to that precision, the sums of dgamma and dbeta over the rows too.
+        half_partials_on: device types where, beyond 65,536 rows, dgamma and dbeta of half-precision inputs are sums of
+            sums over parts of the rows that were rounded to that precision.
         batch_dependent_on: device types where the bits of a row may depend on how many rows there are.
         statistics: y to the mean, if there is one, and the rstd that were saved for the backward; None: not known.
         kernels: what the names of its CUDA kernels match; None: not known.
@@ -195,6 +197,7 @@ class NormCandidate:
     half_affine: bool = False
     x_hat_from_output: bool = False
     half_backward_on: frozenset[str] = frozenset()
+    half_partials_on: frozenset[str] = frozenset()
     batch_dependent_on: frozenset[str] = frozenset()
     statistics: Callable[[torch.Tensor], tuple[torch.Tensor | None, torch.Tensor]] | None = None
     kernels: str | None = None

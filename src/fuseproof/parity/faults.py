@@ -51,6 +51,12 @@ def _in_twice_the_memory(_record: Any, dtype: str) -> str | None:
     return "FP32 goes by the same indices in twice the memory" if dtype == "fp32" else None
 
 
+def _in_half(_record: Any, dtype: str) -> str | None:
+    if dtype == "fp32":
+        return None
+    return "a second derivative is there in every dtype or in none: FP32 and FP64 are asked"
+
+
 def _numbered(*faults: Fault) -> Mapping[int, Fault]:
     return MappingProxyType({fault.number: fault for fault in faults})
 
@@ -84,7 +90,7 @@ FAULTS: Mapping[int, Fault] = _numbered(
     Fault(26, "unaligned and strided inputs and gradients", _NORM),
     Fault(27, "race between rows", _NORM),
     Fault(28, "batch dependence", _NORM),
-    Fault(29, "second derivative", _NORM),
+    Fault(29, "second derivative", _NORM, _in_half),
     Fault(30, "memory-efficient mode loses precision", _NORM),
     Fault(31, "tracing, export, compile", _NORM),
     Fault(32, "outputs left uninitialised", _NORM),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import torch
 
 from fuseproof.candidates import NormCandidate
 from fuseproof.oracle import NormResult, layer_norm, rms_norm
-from fuseproof.parity import Budget, eps_of, round_to
+from fuseproof.parity import Budget, eps_of, round_to, spacing
 from fuseproof.parity.norm.regimes import NormInputs
 
 __all__ = ["AffineInHalf", "Wanted", "arithmetic_of", "budget", "oracle", "trusted", "wanted"]
@@ -20,11 +21,21 @@ _ELEMENT_EPS = 4.0
 # Sums over a row or over the rows, relative to the sum of their absolute terms. Measured on a CPU: torch's sums in
 # blocks 0.5, one after another over 64 terms of one sign 3.
 _SUM_EPS = 4.0
+# rstd, and what is multiplied by it: its approximate root, and half of what the sum under the root is off. Apex adds up
+# 512 squares one after another where a row has 65,536 columns; those of BF16 have few digits and are all rounded alike:
+# rstd is off by 4.2 eps in the same arithmetic on a CPU, by 4.6 on an H200.
+_RSTD_EPS = _ELEMENT_EPS + _SUM_EPS / 2
 # The mean of a row, relative to its mean |x|: torch 1.5, measured up to 65,536 columns. Beside a spread that is small,
 # x_hat is off by as many eps times mean/std, which is what users of torch have.
 _MEAN_EPS = 4.0
+# Of dx where torch computes it in half precision: four of half a unit.
+_ROUNDINGS_IN_HALF = 2.0
 # How much of that the same arithmetic in another order may need beyond twice what the trusted one needs.
 _FLOOR = 0.5
+# Beyond as many rows torch's kernels sum 32 at a time, round these sums to half precision, and sum them in FP32: the
+# same arithmetic on a CPU gives what an H200 gave, to the last bit. Such roundings are independent: six of their
+# standard deviations, which is ulp / sqrt(12) each.
+_ROWS_IN_ONE_SUM, _ROWS_OF_A_PART, _SIX_SIGMA = 65_536, 32, 6 / math.sqrt(12)
 _TINY = torch.finfo(torch.float32).tiny  # kernels built with --use_fast_math flush what is smaller
 
 
@@ -116,8 +127,66 @@ class AffineInHalf(Wanted):
         return stacked.amin(0), stacked.amax(0)
 
 
+@dataclass(frozen=True)
+class _Sizes:
+    """Sums of absolute terms, by which roundings are scaled; float64.
+
+    Attributes:
+        gamma, beta: ``(hidden,)``.
+        dy: ``(rows, hidden)``.
+        x_hat, g: absolute values, ``(rows, hidden)``.
+        mean_x, mean_g, mean_gx: means of the absolute terms of each row, ``(rows, 1)``.
+        dx: terms of dx, ``(rows, hidden)``.
+        dgamma, dbeta: sums over the rows of the absolute terms, ``(hidden,)``.
+        dgamma_naive, dbeta_naive: see `_naive_sum`.
+
+    """
+
+    gamma: torch.Tensor
+    beta: torch.Tensor
+    dy: torch.Tensor
+    x_hat: torch.Tensor
+    g: torch.Tensor
+    mean_x: torch.Tensor
+    mean_g: torch.Tensor
+    mean_gx: torch.Tensor
+    dx: torch.Tensor
+    dgamma: torch.Tensor
+    dbeta: torch.Tensor
+    dgamma_naive: torch.Tensor
+    dbeta_naive: torch.Tensor
+
+    @classmethod
+    def of(cls, kind: str, inputs: NormInputs, right: NormResult) -> _Sizes:
+        """Return the sizes of what was given and of what the oracle makes of it."""
+        dy, x_hat, g = inputs.rows(inputs.dy).double(), right.x_hat.abs(), right.g.abs()
+        centred = kind == "layer_norm"  # RMSNorm has no mean, and nothing of it is rounded
+        mean_x = inputs.rows(inputs.x).double().abs().mean(-1, keepdim=True)
+        products = dy * right.x_hat
+        return cls(
+            gamma=inputs.flat(inputs.gamma, 1.0).double(),
+            beta=inputs.flat(inputs.beta, 0.0).double(),
+            dy=dy,
+            x_hat=x_hat,
+            g=g,
+            mean_x=mean_x if centred else torch.zeros_like(mean_x),
+            mean_g=g.mean(-1, keepdim=True) if centred else torch.zeros_like(mean_x),
+            mean_gx=(g * x_hat).mean(-1, keepdim=True),
+            dx=right.rstd * (g + right.mean_g.abs() + x_hat * right.mean_gx.abs()),
+            dgamma=products.abs().sum(0),
+            dbeta=dy.abs().sum(0),
+            dgamma_naive=_naive_sum(products),
+            dbeta_naive=_naive_sum(dy),
+        )
+
+
 def wanted(
-    candidate: NormCandidate, inputs: NormInputs, right: NormResult, y_dtype: torch.dtype
+    candidate: NormCandidate,
+    inputs: NormInputs,
+    right: NormResult,
+    y_dtype: torch.dtype,
+    ran_on: str = "",
+    rows: int = 0,
 ) -> Mapping[str, Wanted]:
     """Return what is wanted of y, dx, dgamma, dbeta and the saved mean and rstd.
 
@@ -126,62 +195,90 @@ def wanted(
         inputs: what it was given.
         right: the oracle's answer.
         y_dtype: what y is stored in.
+        ran_on: type of the device that it ran on; empty: where the inputs are.
+        rows: of the whole input where this is a part of it; 0: this is all.
 
     """
-    eps = eps_of(arithmetic_of(inputs.x.dtype))
-    gamma, beta, dy = (
-        each.double()
-        for each in (inputs.flat(inputs.gamma, 1.0), inputs.flat(inputs.beta, 0.0), inputs.rows(inputs.dy))
-    )
-    size, g = right.x_hat.abs(), right.g.abs()
-    mean_x = inputs.rows(inputs.x).double().abs().mean(-1, keepdim=True)
+    ran_on, rows = ran_on or inputs.x.device.type, rows or len(right.y)
+    eps, sizes = eps_of(arithmetic_of(inputs.x.dtype)), _Sizes.of(candidate.kind, inputs, right)
     # What an error of the mean is beside the spread of its row: the same for every element of the row.
-    shift = torch.zeros_like(right.rstd) if candidate.kind == "rms_norm" else _MEAN_EPS * eps * mean_x * right.rstd
-    x_hat = shift * size.clamp(min=1.0) + _ELEMENT_EPS * eps * size + _TINY * right.rstd
-    mean_g = torch.zeros_like(shift) if candidate.kind == "rms_norm" else g.mean(-1, keepdim=True)
-    mean_gx = (g * size).mean(-1, keepdim=True)
-    dx_terms = g + right.mean_g.abs() + size * right.mean_gx.abs()
-    dx = _ELEMENT_EPS * eps * dx_terms + _SUM_EPS * eps * (mean_g + size * mean_gx)
-    dx = right.rstd * (dx + shift * (g + mean_g + size * (mean_g + mean_gx))) + _TINY
-    dgamma_terms, dbeta_terms = (dy * right.x_hat).abs().sum(0), dy.abs().sum(0)
-    dgamma_naive, dbeta_naive = (_naive_sum(values) for values in (dy * right.x_hat, dy))
-    y = Wanted(right.y, gamma.abs() * x_hat + _ELEMENT_EPS * eps * ((gamma * right.x_hat).abs() + beta.abs()) + _TINY)
+    shift = _MEAN_EPS * eps * sizes.mean_x * right.rstd
+    x_hat = shift * sizes.x_hat.clamp(min=1.0) + _RSTD_EPS * eps * sizes.x_hat + _TINY * right.rstd
+    scaled = (sizes.gamma * right.x_hat).abs() + sizes.beta.abs()
+    y = Wanted(right.y, sizes.gamma.abs() * x_hat + _ELEMENT_EPS * eps * scaled + _TINY)
     if candidate.half_affine and inputs.gamma is not None and y_dtype.itemsize == inputs.gamma.dtype.itemsize == 2:
         why = "x_hat, its product with gamma and the sum may each be rounded, as the record says"
-        y = AffineInHalf(y.value, y.tolerance, 0.0, why, right.x_hat, x_hat, gamma, beta)
-    all_of_it = {
+        y = AffineInHalf(y.value, y.tolerance, 0.0, why, right.x_hat, x_hat, sizes.gamma, sizes.beta)
+    row_sums = sizes.mean_g + sizes.x_hat * sizes.mean_gx
+    moved = shift * (sizes.g + sizes.mean_g + sizes.x_hat * (sizes.mean_g + sizes.mean_gx))
+    dx = _RSTD_EPS * eps * sizes.dx + right.rstd * (_SUM_EPS * eps * row_sums + moved) + _TINY
+    dgamma = (sizes.dy.abs() * x_hat).sum(0) + _SUM_EPS * eps * sizes.dgamma + _TINY
+    plain = {
         "y": y,
         "dx": Wanted(right.dx, dx),
-        "dgamma": Wanted(
-            right.dgamma, (dy.abs() * x_hat).sum(0) + _SUM_EPS * eps * dgamma_terms + _TINY, eps * dgamma_naive
-        ),
-        "dbeta": Wanted(right.dbeta, _SUM_EPS * eps * dbeta_terms + _TINY, eps * dbeta_naive),
-        "mean": Wanted(right.mean, _MEAN_EPS * eps * mean_x + _TINY),
-        "rstd": Wanted(right.rstd, right.rstd * (shift + _ELEMENT_EPS * eps)),
+        "dgamma": Wanted(right.dgamma, dgamma, eps * sizes.dgamma_naive),
+        "dbeta": Wanted(right.dbeta, _SUM_EPS * eps * sizes.dbeta + _TINY, eps * sizes.dbeta_naive),
+        "mean": Wanted(right.mean, _MEAN_EPS * eps * sizes.mean_x + _TINY),
+        "rstd": Wanted(right.rstd, right.rstd * (shift + _RSTD_EPS * eps)),
     }
     if candidate.x_hat_from_output:
-        unit, why = eps_of(y_dtype), "x_hat is computed from the rounded y, as the record says"
-        lost = torch.where(gamma == 0, 0.0, unit * (size + right.y.abs() / (2 * gamma.abs())))
-        extra = right.rstd * (right.mean_gx.abs() * lost + size * (g * lost).mean(-1, keepdim=True))
-        all_of_it["dx"] = Wanted(right.dx, dx, extra, why)
-        extra = all_of_it["dgamma"].extra + (dy.abs() * lost).sum(0)
-        all_of_it["dgamma"] = Wanted(right.dgamma, all_of_it["dgamma"].tolerance, extra, why)
-    elif inputs.x.device.type in candidate.half_backward_on and inputs.x.dtype.itemsize == 2:
-        unit, why = (
-            eps_of(inputs.x.dtype),
-            "statistics and sums of the backward are in half precision, as the record says",
-        )
-        least = unit * torch.finfo(inputs.x.dtype).tiny  # half of it is lost in each rounding of a subnormal sum
-        lost = unit * (size + right.mean.abs() * right.rstd)
-        from_x_hat = right.rstd * (right.mean_gx.abs() * lost + size * (g * lost).mean(-1, keepdim=True))
-        for quantity, extra, sums in (
-            ("dx", 2 * unit * right.rstd * dx_terms + from_x_hat, 4),
-            ("dgamma", unit * (_SUM_EPS * dgamma_terms + dgamma_naive) + (dy.abs() * lost).sum(0), len(dy)),
-            ("dbeta", unit * (_SUM_EPS * dbeta_terms + dbeta_naive), len(dy)),
-        ):
-            plain = all_of_it[quantity]
-            all_of_it[quantity] = Wanted(plain.value, plain.tolerance, extra + sums / 2 * least, why)
-    return all_of_it
+        return {**plain, **_from_output(plain, sizes, right, y_dtype)}
+    if inputs.x.dtype.itemsize == 2 and ran_on in candidate.half_backward_on:
+        return {**plain, **_backward_in_half(plain, sizes, right, inputs.x.dtype)}
+    if inputs.x.dtype.itemsize == 2 and ran_on in candidate.half_partials_on and rows > _ROWS_IN_ONE_SUM:
+        return {**plain, **_partials_in_half(plain, sizes, right, inputs.x.dtype)}
+    return plain
+
+
+def _through_x_hat(lost: torch.Tensor, sizes: _Sizes, right: NormResult) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what errors of x_hat of that size do to dx and dgamma."""
+    by_slope = right.mean_gx.abs() * lost + sizes.x_hat * (sizes.g * lost).mean(-1, keepdim=True)
+    return right.rstd * by_slope, (sizes.dy.abs() * lost).sum(0)
+
+
+def _from_output(
+    plain: Mapping[str, Wanted], sizes: _Sizes, right: NormResult, dtype: torch.dtype
+) -> Mapping[str, Wanted]:
+    """Return dx and dgamma of a backward that has y, rounded, instead of x; where gamma is 0, y has lost x_hat."""
+    why = "x_hat is computed from the rounded y, as the record says"
+    of_y = torch.where(sizes.gamma == 0, 0.0, right.y.abs() / (2 * sizes.gamma.abs()))
+    dx, dgamma = _through_x_hat(eps_of(dtype) * (sizes.x_hat + of_y), sizes, right)
+    return {
+        "dx": Wanted(right.dx, plain["dx"].tolerance, dx, why),
+        "dgamma": Wanted(right.dgamma, plain["dgamma"].tolerance, plain["dgamma"].extra + dgamma, why),
+    }
+
+
+def _backward_in_half(
+    plain: Mapping[str, Wanted], sizes: _Sizes, right: NormResult, dtype: torch.dtype
+) -> Mapping[str, Wanted]:
+    """Return the gradients of a backward that has statistics in half precision, and sums in it."""
+    unit, why = eps_of(dtype), "statistics and sums of the backward are in half precision, as the record says"
+    dx, dgamma = _through_x_hat(unit * (sizes.x_hat + right.mean.abs() * right.rstd), sizes, right)
+    dx = dx + _ROUNDINGS_IN_HALF * unit * sizes.dx
+    dgamma = dgamma + unit * (_SUM_EPS * sizes.dgamma + sizes.dgamma_naive)
+    dbeta = unit * (_SUM_EPS * sizes.dbeta + sizes.dbeta_naive)
+    lost = unit * torch.finfo(dtype).tiny / 2  # by each rounding of a subnormal number
+    return {
+        "dx": Wanted(right.dx, plain["dx"].tolerance, dx + 2 * _ROUNDINGS_IN_HALF * lost, why),
+        "dgamma": Wanted(right.dgamma, plain["dgamma"].tolerance, dgamma + len(sizes.dy) * lost, why),
+        "dbeta": Wanted(right.dbeta, plain["dbeta"].tolerance, dbeta + len(sizes.dy) * lost, why),
+    }
+
+
+def _partials_in_half(
+    plain: Mapping[str, Wanted], sizes: _Sizes, right: NormResult, dtype: torch.dtype
+) -> Mapping[str, Wanted]:
+    """Return dgamma and dbeta where sums over parts of the rows are rounded to half precision."""
+    why = "beyond 65,536 rows sums of 32 rows are rounded to half precision, as the record says"
+
+    def one(quantity: str, terms: torch.Tensor) -> Wanted:
+        missing = -len(terms) % _ROWS_OF_A_PART
+        parts = torch.nn.functional.pad(terms, (0, 0, 0, missing)).view(-1, _ROWS_OF_A_PART, terms.shape[1]).sum(1)
+        rounded = _SIX_SIGMA * spacing(parts, dtype).norm(dim=0)
+        return Wanted(plain[quantity].value, plain[quantity].tolerance, plain[quantity].extra + rounded, why)
+
+    return {"dgamma": one("dgamma", sizes.dy * right.x_hat), "dbeta": one("dbeta", sizes.dy)}
 
 
 def _naive_sum(values: torch.Tensor) -> torch.Tensor:
@@ -204,12 +301,12 @@ def budget(quantity: str, one: Wanted, trusted_values: torch.Tensor | None) -> B
 
     """
     words = {
-        "y": f"{_ELEMENT_EPS:g} eps of each term, {_MEAN_EPS:g} eps of mean|x| for its mean",
-        "dx": f"{_ELEMENT_EPS:g} eps of each term, {_SUM_EPS:g} eps of the row sums' terms, {_MEAN_EPS:g} of mean|x|",
+        "y": f"{_ELEMENT_EPS:g} eps of each term, {_RSTD_EPS:g} of x_hat, {_MEAN_EPS:g} of mean|x| for its mean",
+        "dx": f"{_RSTD_EPS:g} eps of each term, {_SUM_EPS:g} eps of the row sums' terms, {_MEAN_EPS:g} of mean|x|",
         "dgamma": f"{_SUM_EPS:g} eps of sum|dy x_hat|, and the errors of x_hat",
         "dbeta": f"{_SUM_EPS:g} eps of sum|dy|",
         "mean": f"{_MEAN_EPS:g} eps of mean|x|",
-        "rstd": f"{_ELEMENT_EPS:g} eps, and the error of the mean",
+        "rstd": f"{_RSTD_EPS:g} eps, and the error of the mean",
     }[quantity]
     factor = 1.0
     if trusted_values is not None:

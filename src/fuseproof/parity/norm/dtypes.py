@@ -45,6 +45,7 @@ class DtypeResult:
         input, weight, autocast, mode: regular expressions for the cells.
         y: the dtype of y: "error", "input", "weight", "autocast" or a dtype's name.
         cast: what x and the parameters are rounded to first: "", "autocast" or a dtype's name.
+        torch_from, torch_before: the versions of torch for which it is stated, such as "2.12"; empty: no such end.
 
     """
 
@@ -56,9 +57,16 @@ class DtypeResult:
     autocast: str = ".*"
     mode: str = "eager"
     cast: str = ""
+    torch_from: str = ""
+    torch_before: str = ""
 
-    def covers(self, candidate: str, device_type: str, case: DtypeCase) -> bool:
-        """Whether this is stated for that cell."""
+    def covers(self, candidate: str, device_type: str, case: DtypeCase, torch_version: str) -> bool:
+        """Whether this is stated for that cell in that version of torch."""
+        number = _number(torch_version)
+        if self.torch_from and number < _number(self.torch_from):
+            return False
+        if self.torch_before and number >= _number(self.torch_before):
+            return False
         cells = ((getattr(self, name), getattr(case, name)) for name in ("input", "weight", "autocast", "mode"))
         here = candidate in self.candidates and device_type in self.devices
         return here and all(re.fullmatch(pattern, value) for pattern, value in cells)
@@ -77,6 +85,11 @@ class DtypeResult:
         return self.y_of(case) + (f" ({cast})" if cast else "")
 
 
+def _number(version: str) -> tuple[int, ...]:
+    """Return major and minor of a version of torch: (2, 12) of "2.12.0a0+git"."""
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
 def load_results(path: Path) -> tuple[DtypeResult, ...]:
     """Return the results that a TOML file lists as ``[[result]]``.
 
@@ -90,15 +103,16 @@ def load_results(path: Path) -> tuple[DtypeResult, ...]:
 
 
 def find_result(
-    results: Sequence[DtypeResult], candidate: str, device_type: str, case: DtypeCase
+    results: Sequence[DtypeResult], candidate: str, device_type: str, case: DtypeCase, torch_version: str = ""
 ) -> DtypeResult | None:
-    """Return what is stated for a cell; None where nothing is.
+    """Return what is stated for a cell in a version of torch, empty for the one that runs; None where nothing is.
 
     Raises:
         ValueError: two results are stated for it.
 
     """
-    found = [result for result in results if result.covers(candidate, device_type, case)]
+    version = torch_version or torch.__version__
+    found = [result for result in results if result.covers(candidate, device_type, case, version)]
     if len(found) > 1:
         raise ValueError(f"{len(found)} results are stated for {candidate} on {device_type}, {case}")
     return found[0] if found else None
@@ -121,6 +135,7 @@ def check_dtypes(candidate: NormCandidate, case: DtypeCase, result: DtypeResult,
     if case.mode == "compiled":
         torch.compiler.reset()
         module.compile()
+        candidate = replace(candidate, statistics=None)  # they are where the compiler keeps them
     within: AbstractContextManager[object] = nullcontext()
     if case.autocast != "off":
         within = torch.autocast(device.type, DTYPES[case.autocast])

@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuseproof import machine
-from fuseproof.confirming import ORDER, Order
+from fuseproof import gpu, machine
+from fuseproof.confirming import Order
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
 from fuseproof.processes import run_process
@@ -82,6 +82,7 @@ class Process:
 
 def run(arguments: argparse.Namespace) -> None:
     """Append processes to the folder until there are enough, or the time is over."""
+    gpu.mark_root(os.environ)  # this process looks at the GPU too, and is no stranger to its children
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     kind = "planted" if arguments.planted else "aa"
@@ -114,7 +115,7 @@ def _measure(arguments: argparse.Namespace, python: str, plants: Mapping[str, fl
     with tempfile.TemporaryDirectory() as storage:
         order = Order(Path(storage), tuple(arguments.paths), plants)
         command = [python, "-m", "pytest", "-n", "0", *(["-m", arguments.select] if arguments.select else [])]
-        status, output = run_process(command, Path.cwd(), {ORDER: order.to_json()}, LIMIT_S)
+        status, output = run_process(command, Path.cwd(), order.given(), LIMIT_S)
         runs, _ = History(Path(storage)).newest(machine.identify().slug)
         if status not in (0, 1) or not runs:
             raise SystemExit(f"{output[-3000:]}\nthe process ended with status {status} and measured nothing")

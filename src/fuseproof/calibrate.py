@@ -6,6 +6,7 @@ numpy and scipy are imported when it runs, so that `fuseproof doctor` works wher
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import shlex
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fuseproof import machine
+from fuseproof import gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
 from fuseproof.history import NIGHT, History, HistoryError
 from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
@@ -58,6 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) -> int:
+    gpu.mark_root(os.environ)  # this process looks at the GPU too, and is no stranger to its children
     history, slug = History(root / settings.history), machine.identify().slug
     night = arguments.night or secrets.token_hex(4)
     progress = Progress(lambda line: print(line, flush=True), f"calibrating night {night}")

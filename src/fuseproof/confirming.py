@@ -44,14 +44,16 @@ class Order:
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Order | None:
         """Return the order that this process was started with, once: its own descendants must not find it."""
-        if (text := environ.pop(ORDER, None)) is None:
+        if (path := environ.pop(ORDER, None)) is None:
             return None
-        order = json.loads(text)
-        return cls(Path(order["storage"]), tuple(order["tests"]), order["plants"])
+        order = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls(Path(path).parent, tuple(order["tests"]), order["plants"])
 
-    def to_json(self) -> str:
-        """Return it as the value of the environment variable."""
-        return json.dumps({"storage": str(self.storage), "tests": self.tests, "plants": dict(self.plants)})
+    def given(self) -> dict[str, str]:
+        """Write it down and return the variable that a child finds it by: a thousand tests are too long for one."""
+        path = self.storage / "order.json"
+        path.write_text(json.dumps({"tests": self.tests, "plants": dict(self.plants)}), encoding="utf-8")
+        return {ORDER: str(path)}
 
     def obey(self, config: pytest.Config) -> None:
         """Make this session a child: nothing is compared, gated or written but its own results."""
@@ -116,12 +118,8 @@ class Children:
         with tempfile.TemporaryDirectory(prefix="fuseproof-") as storage:
             order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plants or {})
             command = [python, "-m", "pytest", *self.arguments]
-            status, output = run_process(
-                command,
-                self.folder,
-                {**(environ or {}), ORDER: order.to_json()},
-                max(_LEAST_LIMIT_S, 10 * self.session_s),
-            )
+            limit_s = max(_LEAST_LIMIT_S, 10 * self.session_s)
+            status, output = run_process(command, self.folder, {**(environ or {}), **order.given()}, limit_s)
             try:
                 runs, set_aside = History(Path(storage)).newest(self.machine)
             except HistoryError as error:

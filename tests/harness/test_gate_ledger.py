@@ -26,7 +26,7 @@ from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
 FLAT = (0.0,) * 12
-SLOW = (3.0, *FLAT[1:])
+SLOW = (2.5, *FLAT[1:])
 OTHERS = {"launches": 3, "peak_bytes": 4096, "host_time_ns": 5e4, "kernels_hash": "c0ffee"}
 HELD = Mark(Outcome.INCONCLUSIVE, (Reason.HELD,))
 
@@ -137,6 +137,20 @@ def test_a_regressed_night_is_never_a_baseline(book: Any) -> None:
     assert (nights[book.pair(0)], nights[book.pair(1)]) == (8, 20)
 
 
+def test_held_nights_that_do_not_follow_each_other_prove_nothing(book: Any) -> None:
+    """A night that passed between them is remembered too: the second slow night is held anew."""
+    book.calm(8)
+    nights = [
+        book.gate(f"g{number}", [book.run(each, day=10 + number)] * 3) for number, each in enumerate((SLOW, FLAT, SLOW))
+    ]
+
+    assert [book.labels(session).get(book.pair(0), "PASS") for session in nights] == [
+        "INCONCLUSIVE(HELD)",
+        "PASS",
+        "INCONCLUSIVE(HELD)",
+    ]
+
+
 def test_a_faster_level_is_the_baseline_from_its_first_night(book: Any) -> None:
     """Losing the gain again is a regression, though the level is the old one."""
     book.calm(8)
@@ -184,6 +198,7 @@ FAULTS: dict[str, Callable[[bytes], bytes]] = {
     "newer-schema": lambda data: data.replace(b'"schema":1', b'"schema":2'),
     "other-machine": lambda data: data.replace(b"h200-sxm", b"a100-sxm"),
     "unknown-key": lambda data: data.replace(b'"trusted"', b'"mistrusted"'),
+    "one-key-more": lambda data: data.replace(b'"trusted"', b'"more":[],"trusted"'),
     "no-keys": lambda data: data.replace(b'"op/mine/fp32/00"', b"7"),
     "nan": lambda data: data.replace(b'"confirming":[', b'"confirming":[{"k":{"m":NaN}},'),
 }
@@ -380,6 +395,19 @@ def _spoilt(path: Path) -> None:
     connection.close()
 
 
+def _swapped(path: Path) -> None:
+    first = "(SELECT {0} FROM files ORDER BY name LIMIT 1)"
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE files SET ids = {first.format('ids')} WHERE name > '0002'")
+    connection.close()
+
+
+def _other_numbers(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE files SET numbers = zeroblob(length(numbers))")
+    connection.close()
+
+
 def _folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -393,6 +421,8 @@ SPOILT = {
     "without-words": _without_words,
     "without-tables": _without_tables,
     "spoilt-rows": _spoilt,
+    "words-of-another-file": _swapped,
+    "other-numbers": _other_numbers,
     "a-folder": _folder,
 }
 
@@ -430,7 +460,11 @@ def test_files_that_change_are_read_again(indexed: Any) -> None:
     path.write_bytes(copy)
     assert ((), before) == (indexed.ledger.set_aside, [plain(night) for night in indexed.ledger.nights()])
     path.unlink()
-    assert without_index(indexed) == [plain(night) for night in indexed.ledger.nights()] != before
+    assert [plain(night) for night in indexed.ledger.nights()] == without_index(indexed) != before
+    with sqlite3.connect(indexed.folder / index_module.FILE_NAME) as connection:
+        rows = connection.execute("SELECT count(*) FROM files WHERE name = ?", (path.name,)).fetchone()
+    connection.close()
+    assert rows == (0,)
 
 
 def test_a_session_reads_new_files_only(indexed: Any, monkeypatch: pytest.MonkeyPatch) -> None:

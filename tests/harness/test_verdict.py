@@ -211,6 +211,14 @@ def test_few_nights_alone_promise_no_more_than_they_hold():
     assert {"PASS"} == {verdict.label for verdict in in_pairs}
 
 
+def test_noise_of_earlier_segments_is_of_their_newest_20_nights() -> None:
+    """A level that has been accepted keeps the noise of the nights before it, but not of all years."""
+    history = [*pattern(30), accept(tonight_of({0: 5.0}, "accepted"), [pair(0)])]
+    family = build_family(history, TIME, 1)
+
+    assert [family.df[0], family.df[1]] == [19.0, 19.0]  # 20 earlier nights and one; the newest 20 of 31
+
+
 # --- golden cases: the suite ---
 
 
@@ -741,3 +749,12 @@ def test_a_segment_of_another_environment_is_confirmed_alone():
 
     assert of(verdicts, pair(0)).label == "INVALID(MACHINE)"
     assert of(verdicts, pair(1)).label == "INCONCLUSIVE(HELD)"
+
+
+def test_a_plant_is_never_longer_than_three_times_the_benchmark():
+    """Where nothing smaller than a factor of a million is detectable, the control fails instead of taking for ever."""
+    history = [Night(f"n{k}", [process({0: 300.0 * PATTERN[k]})], software=OLD) for k in range(8)]
+    plant = controls.choose_plant(screen(history, tonight_of({}, benchmarks=1)).screened[0])
+
+    assert plant.size_ln == pytest.approx(math.log(4))
+    assert not controls.judge_plant(plant, [plant.size_ln]).passed

@@ -40,7 +40,7 @@ def checked(
         settings, waivers: as of the repository.
         history: where to look for nights if the files are all of one.
         today: for waivers.
-        whole_suite: whether the newest night was asked for everything, where its files do not say.
+        whole_suite: the newest night was asked for everything, whatever its files say.
 
     Raises:
         HistoryError: the question cannot be asked: a file that may be the newest cannot be used, or of two machines.
@@ -62,7 +62,7 @@ def checked(
         past = ledger.nights(before=name)
         recalls = [ledger.recall(before=name)]
     tonight = night_of(name, [run.document for run in newest])
-    if whole_suite and is_part(tonight.selection):
+    if whole_suite and tonight.selection != "full":
         tonight = replace(tonight, selection="")
     if name in known:
         tonight = replace(tonight, confirming=known[name].confirming, trusted=known[name].trusted)

@@ -22,6 +22,7 @@ __all__ = ["Plant", "Unchanged", "choose_plant", "count_unchanged", "judge_plant
 
 SAME_ARM_LIMIT = 4.0  # times the history's variance: twice its standard deviation
 SAME_ARM_TAIL = 0.001
+GREATEST_PLANT_LN = math.log(4)  # it takes its time, and a gate that does not see that sees nothing
 SHARE_BAND = (0.03, 0.07)
 LEAST_DECISIONS = (
     1000  # of which 5 % has a standard deviation of 0.7 %; one night of 300 would leave the band by chance
@@ -38,11 +39,12 @@ class Plant:
 
 
 def choose_plant(each: Screened) -> Plant | None:
-    """Return +max(3 tolerances, 2 detectable effects) on the quietest benchmark; None where nothing is judged."""
+    """Return +max(3 tolerances, 2 detectable effects), at most 300 %, on the quietest; None where nothing is judged."""
     if not each.judged.any():
         return None
     column = int(np.argmin(np.where(each.judged, each.limits.mde, np.inf)))
     size = max(3 * float(each.family.tolerance_ln[column]), 2 * float(each.limits.mde[column]))
+    size = min(size, GREATEST_PLANT_LN)
     return Plant(each.family.pairs[column], size, float(each.limits.block[column]))
 
 

@@ -19,7 +19,7 @@ from fuseproof.verdicts.noise import Floats
 from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
-__all__ = ["Screened", "Screening", "held_since", "reference_night", "screen"]
+__all__ = ["WHOLE", "Screened", "Screening", "held_since", "reference_night", "screen"]
 
 WHOLE = ("gate", "", "full")
 """Whole selections of a suite, each with all of the one before: a night's share, the suite, what no night affords."""

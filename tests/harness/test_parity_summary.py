@@ -11,6 +11,7 @@ import pytest
 from fuseproof.candidates import ADAM
 from fuseproof.parity.cases import Place
 from fuseproof.parity.coverage import Coverage
+from fuseproof.parity.faults import FAULTS
 
 pytest_plugins = ["pytester"]
 
@@ -112,11 +113,10 @@ def test_one(adam):
 """
 
 
-@pytest.mark.parametrize(
-    ("faults", "status"), [(range(1, 20), 0), ((each for each in range(1, 20) if each != 6), 1)], ids=["all", "not_6"]
-)
-def test_coverage_of_a_run(pytester, faults, status):
+@pytest.mark.parametrize(("left_out", "status"), [((), 0), ((6,), 1)], ids=["all", "not_6"])
+def test_coverage_of_a_run(pytester, left_out, status):
     """Each cell holds cases or a reason; one that does not fails the run, with a sentence."""
+    faults = [number for number, fault in FAULTS.items() if "adam" in fault.fixtures and number not in left_out]
     pytester.makepyprojecttoml(TOML)
     pytester.makepyfile(test_adam=ALL_FAULTS.format(faults=", ".join(map(str, faults))))
     text = run(pytester, "--fuseproof-coverage", status=status)
@@ -180,7 +180,7 @@ def test_what_cannot_be_there_is_no_hole():
         ("apex_master", "bf16"),
         ("apex_master", "fp16"),
     ]
-    assert not [hole for hole in coverage.holes() if re.match(r"fault [23]\d ", hole)]
+    assert not [hole for hole in coverage.holes() if re.match(r"fault (2\d|3[0-2]) ", hole)]
     assert Coverage(RECORDS).holes() == []
 
 

@@ -9,7 +9,13 @@ from filelock import FileLock
 
 from fuseproof.parity import DTYPES, ParityError
 from fuseproof.parity.adam.apart import run_apart
-from fuseproof.parity.adam.gpu import check_huge, check_on_another_device, check_replayed, huge_bytes
+from fuseproof.parity.adam.gpu import (
+    check_huge,
+    check_on_another_device,
+    check_on_side_stream,
+    check_replayed,
+    huge_bytes,
+)
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("adam_case")]
 
@@ -29,6 +35,14 @@ def test_a_graph_replays_the_next_step(adam, dtype, device):
     """Captured once and replayed five times it is five steps, counted and corrected as such; or it refuses capture."""
     needs_gpus(device, 1)
     run_apart(check_replayed, adam, device, dtype)
+
+
+@pytest.mark.fault(33)
+@by_dtype
+def test_a_step_waits_on_its_stream(adam, dtype, device):
+    """Gradients that come late on the current stream are those of the step: nothing runs on another stream."""
+    needs_gpus(device, 1)
+    run_apart(check_on_side_stream, adam, device, dtype)
 
 
 @pytest.mark.fault(17)

@@ -81,6 +81,7 @@ FAULTS: Mapping[int, Fault] = _numbered(
     Fault(17, "the current device is another"),
     Fault(18, "autograd is not told that parameters were written"),
     Fault(19, "no drop-in: sparse gradients are taken for dense ones, arguments are not taken"),
+    Fault(33, "launched on another stream than the current one"),
     Fault(20, "empty batch", _NORM),
     Fault(21, "rows at the grid limit", _NORM),
     Fault(22, "weight and bias gradients wrong for some shape", _NORM),

@@ -45,6 +45,10 @@ class CheckedAdam:
     goes its own way from the first parameters and our gradients. The step count is ours in both. Where exp_avg and
     exp_avg_sq are not in the state under these names, only the trajectory is compared.
 
+    Attributes:
+        params: all parameters, in the order of the groups.
+        steps: how many steps each has taken.
+
     Args:
         candidate: which Adam.
         groups: parameter groups; all have the first one's kind of weight decay.
@@ -62,6 +66,7 @@ class CheckedAdam:
     ) -> None:
         self.candidate = candidate
         self.groups = list(groups)
+        self.params = [param for group in groups for param in group.params]
         self.case = f"{candidate.name}, {case}"
         self._bystanders = dict(bystanders or {})
         self._defaults = self.groups[0].settings
@@ -80,14 +85,10 @@ class CheckedAdam:
         now = self._state.snapshot(self.params, {})
         self._starts |= {i: now.weight(i) for i in range(len(self.params)) if i not in self._starts}
 
-    @property
-    def params(self) -> list[torch.Tensor]:
-        """All parameters, in order."""
-        return [param for group in self.groups for param in group.params]
-
     def add_group(self, group: Group) -> None:
         """Add a parameter group to the running optimizer."""
         self.groups.append(group)
+        self.params += group.params
         self.optimizer.add_param_group(group.entry(self._defaults))
         self._note_starts()
 

@@ -73,6 +73,11 @@ def case_of(dtype: torch.dtype, what: str, settings: AdamSettings, seed: int) ->
     return f"{str(dtype).removeprefix('torch.')}, {what}, {settings}, seed {seed}"
 
 
+def _expanded(values: torch.Tensor) -> torch.Tensor:
+    """Return the first value as a tensor of that shape whose elements are all one in memory."""
+    return values.flatten()[:1].expand(values.numel()).view(values.shape)
+
+
 _Layout = Callable[[torch.Tensor], torch.Tensor]
 # How a parameter and its gradient lie in memory; the shape is (4, 3, 5, 2) always.
 LAYOUTS: Mapping[str, tuple[_Layout, _Layout]] = MappingProxyType(
@@ -83,6 +88,7 @@ LAYOUTS: Mapping[str, tuple[_Layout, _Layout]] = MappingProxyType(
         "both_transposed": (transposed, transposed),
         "gradient_transposed": (torch.Tensor.contiguous, transposed),
         "parameter_transposed": (transposed, torch.Tensor.contiguous),
+        "gradient_expanded": (torch.Tensor.contiguous, _expanded),
         "parameter_shifted": (shifted, torch.Tensor.contiguous),
         "gradient_shifted": (torch.Tensor.contiguous, shifted),
         "both_shifted": (shifted, shifted),

@@ -1,4 +1,4 @@
-"""What only a GPU can show: CUDA graphs, another current device, more elements than 32 bits count."""
+"""What only a GPU can show: CUDA graphs, streams, another current device, more elements than 32 bits count."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from fuseproof.candidates import AdamCandidate
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.checks import check_regime
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, settings_in_mode, usual_settings
+from fuseproof.parity.bits import differing
 from fuseproof.parity.measures import DTYPES, ParityError
 
-__all__ = ["check_huge", "check_on_another_device", "check_replayed", "huge_bytes"]
+__all__ = ["check_huge", "check_on_another_device", "check_on_side_stream", "check_replayed", "huge_bytes"]
 
 _USUAL = REGIMES["mixed_signs"]
 _WARM_UP, _REPLAYS = 3, 5
 _HUGE = 2**31 + 8
+_LATE_CYCLES = 20_000_000  # about 10 ms: longer than a step takes on the host
 _ENDS = 8  # elements at each end, and on both sides of the 2^31st, that are looked at
 
 
@@ -73,6 +75,41 @@ def check_on_another_device(candidate: AdamCandidate, device: torch.device, dtyp
     with torch.cuda.device(device):
         check_regime(candidate, _USUAL, usual_settings(candidate, DTYPES[dtype]), DTYPES[dtype], other)
     torch.cuda.synchronize(other)
+
+
+def check_on_side_stream(candidate: AdamCandidate, device: torch.device, dtype: str) -> None:
+    """Step on a stream on which the gradients come late: the end has the bits of steps that need not wait.
+
+    Raises:
+        ParityError: it has not: some launch went to another stream and did not wait.
+
+    """
+    settings = usual_settings(candidate, DTYPES[dtype])
+    ends = []
+    for late in (False, True):
+        params = make_params(_USUAL, DTYPES[dtype], device, SEED)
+        optimizer = candidate.build(params, settings)
+        stream = torch.cuda.Stream(device) if late else torch.cuda.current_stream(device)
+        for step in range(1, 4):
+            _USUAL.set_gradients(params, step, SEED)
+            grads = [param.grad for param in params if param.grad is not None]
+            values = [grad.clone() for grad in grads]
+            torch.cuda.synchronize(device)
+            with torch.cuda.stream(stream):
+                for grad in grads:
+                    grad.zero_()
+                if late:
+                    torch.cuda._sleep(_LATE_CYCLES)
+                for grad, value in zip(grads, values, strict=True):
+                    grad.copy_(value)
+                optimizer.step()
+            torch.cuda.synchronize(device)
+        ends.append(params)
+    if wrong := differing(*ends):
+        raise ParityError(
+            f"{candidate.name}, {dtype}: on a stream of its own the end has other bits in parameters {wrong}: "
+            "something was launched on another stream than the current one"
+        )
 
 
 def huge_bytes(candidate: AdamCandidate, dtype: str) -> int:

@@ -53,10 +53,11 @@ def main() -> None:
         for source in names:
             cells = []
             for target in names:
+                print(f"{loaded}: {source} to {target}", file=sys.stderr, flush=True)
                 dtypes = () if source == target else ("fp32", "bf16")
                 said = dict.fromkeys(outcome(source, target, str(device), dtype, loaded) for dtype in dtypes)
                 cells.append(" / ".join(said))
-            print(f"| {source} | {' | '.join(cells)} |")
+            print(f"| {source} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from fuseproof.candidates import AdamCandidate, NormCandidate
 from fuseproof.measure import Measurements, Plan
 from fuseproof.parity.cases import expect_defect, inapplicable, quiet_device
+from fuseproof.parity.forks import fork_server
 from fuseproof.parity.norm import NORM_DTYPES
 
 __all__ = ["MEASUREMENTS", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure", "norm_case"]
@@ -70,6 +71,8 @@ def _case(
     expect_defect(request, name, device, request.path.with_name(table))
     if candidate.compiled:
         torch.compiler.reset()  # after a few sets of shapes the compiler gives up, and eager code runs in silence
+    if device.type == "cuda" and hasattr(request.config, "workerinput"):
+        fork_server()  # a worker of a whole run will need it: its imports go on beside the cases before
     with quiet_device(device):
         yield
 

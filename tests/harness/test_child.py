@@ -11,7 +11,7 @@ import pytest
 
 from fuseproof.parity import ParityError
 from fuseproof.parity.child import ChildError, run_in_child
-from fuseproof.parity.forks import fork_server
+from fuseproof.parity.forks import ForkServer, fork_server
 
 CHECKS = """
 import os, signal, time
@@ -108,6 +108,16 @@ def test_a_broken_check_is_no_verdict(check, message):
 def test_what_children_need_is_imported_before_they_are_there():
     """And nothing of it has touched CUDA, which no child could use then."""
     run_in_child("checks_for_child:untouched", "fuseproof.parity.adam.gpu")
+
+
+def test_a_server_is_not_waited_for_before_it_is_asked():
+    """Its imports take seconds, which go by beside other work; one that nobody asks ends at once."""
+    began = time.monotonic()
+    server = ForkServer()
+    server.close()
+
+    assert time.monotonic() - began < 0.5
+    assert not server.alive()
 
 
 def test_a_server_that_has_ended_is_replaced():

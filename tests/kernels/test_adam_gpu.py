@@ -1,4 +1,4 @@
-"""Every Adam where only a GPU can show a fault; each case in a child, since it may spoil the CUDA context."""
+"""Every Adam where only a GPU can show a fault; in a child where that may spoil the CUDA context."""
 
 import tempfile
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_graph_replays_the_next_step(adam, dtype, device):
 def test_a_step_waits_on_its_stream(adam, dtype, device):
     """Gradients that come late on the current stream are those of the step: nothing runs on another stream."""
     needs_gpus(device, 1)
-    run_apart(check_on_side_stream, adam, device, dtype)
+    check_on_side_stream(adam, device, dtype)
 
 
 @pytest.mark.fault(17)

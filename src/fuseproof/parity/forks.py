@@ -44,7 +44,10 @@ class ServerError(Exception):
 
 
 class ForkServer:
-    """Starts a process that forks, and asks it for one child after the other."""
+    """Starts a process that forks, and asks it for one child after the other.
+
+    It does not wait for it to start: that takes seconds, which are over when the first child is asked for.
+    """
 
     def __init__(self) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed by `close`
@@ -56,8 +59,8 @@ class ForkServer:
             env={**os.environ, **_WITHOUT_CUDA, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,  # Ctrl-C is for the session, whose end this process sees
         )
+        self._ready = False
         atexit.register(self.close)
-        self._read()
 
     def run(
         self, module: str, function: str, arguments: Mapping[str, object], stderr: str, longest_s: float
@@ -88,6 +91,9 @@ class ForkServer:
             "folder": os.getcwd(),  # noqa: PTH109  # JSON holds strings
         }
         assert self._process.stdin is not None
+        if not self._ready:
+            self._read()
+            self._ready = True
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
@@ -119,6 +125,8 @@ class ForkServer:
     def close(self) -> None:
         """End it."""
         atexit.unregister(self.close)
+        if not self._ready:  # nobody has asked: it need not come to the end of its imports
+            self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -135,12 +143,7 @@ _servers: list[ForkServer] = []
 
 
 def fork_server() -> ForkServer:
-    """Return this process's server; a new one if there is none or it has ended.
-
-    Raises:
-        ServerError: it cannot start.
-
-    """
+    """Return this process's server; a new one, which is on its way, if there is none or it has ended."""
     if _servers and not _servers[0].alive():
         _servers.pop().close()
     if not _servers:

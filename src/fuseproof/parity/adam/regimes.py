@@ -17,6 +17,7 @@ __all__ = ["MODES", "REGIMES", "SEED", "SHAPES", "Regime", "make_params", "setti
 
 MODES = ("l2", "decoupled")
 SEED = 20261129
+_PERIOD = 2**20 + 7  # prime, so that no two chunks of a kernel hold the same numbers
 
 # A matrix, a vector that no vector width divides, one element, and both sides of a multiple of 256.
 SHAPES: tuple[tuple[int, ...], ...] = ((48, 33), (7,), (128,), (1,), (257,))
@@ -96,7 +97,7 @@ class Regime:
         generator = torch.Generator().manual_seed(seed * 1009 + step)
         receiving, drawn = [], []
         for position, param in enumerate(params):
-            noise = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+            noise = _noise(param.shape, generator)
             draw = self.fp16_gradients if param.dtype == torch.float16 and self.fp16_gradients else self.gradients
             param.grad = None
             if self.present(position, step):
@@ -104,6 +105,13 @@ class Regime:
                 drawn.append(draw(noise, step).to(param.dtype))
         for param, values in zip(receiving, _sent(drawn, receiving), strict=True):
             param.grad = torch.empty_like(param, requires_grad=False).copy_(values)
+
+
+def _noise(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    """Return standard normal noise, float64; what has more elements than `_PERIOD` repeats itself, for time."""
+    drawn = torch.randn(min(shape.numel(), _PERIOD), generator=generator, dtype=torch.float64)
+    repeats = -(-shape.numel() // _PERIOD)
+    return (drawn.repeat(repeats)[: shape.numel()] if repeats > 1 else drawn).view(shape)
 
 
 def _sent(values: list[torch.Tensor], params: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -116,7 +124,7 @@ def make_params(
 ) -> list[torch.Tensor]:
     """Return parameters of those shapes, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
-    noise = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    noise = [_noise(torch.Size(shape), generator) for shape in shapes]
     drawn = copies([regime.params(each, 0).to(dtype) for each in noise], device)
     return [each.clone().requires_grad_() for each in drawn]  # each in storage of its own, as parameters are
 

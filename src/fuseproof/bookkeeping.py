@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fuseproof import machine, preflight
-from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside
+from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside, night_fault
 from fuseproof.run_schema import SCHEMA
 from fuseproof.selection import Selection
 
@@ -86,6 +86,8 @@ def _refuse_unsaid_comparisons(config: pytest.Config, asked: Asked) -> None:
         raise pytest.UsageError("--benchmark-compare-fail needs --benchmark-compare.")
     if asked.compare is None and asked.label is None:
         return
+    if (night := os.environ.get(NIGHT)) and (fault := night_fault(night)):
+        raise pytest.UsageError(f"{NIGHT}: {fault}.")
     what = "--benchmark-compare" if asked.compare else "--benchmark-save/--benchmark-autosave"
     if getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput"):
         raise pytest.UsageError(f"{what}: nothing is timed under pytest-xdist; run without -n (or with -n 0).")

@@ -15,7 +15,7 @@ from typing import Any
 
 from fuseproof import machine
 from fuseproof.config import ConfigError, Settings, load_settings
-from fuseproof.history import NIGHT, History, HistoryError
+from fuseproof.history import NIGHT, History, HistoryError, night_fault
 from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
 
 __all__ = ["add"]
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("-n", type=int, default=8, metavar="N", help="processes of the night (8)")
     parser.add_argument("--night", metavar="NAME", help="go on with this night until it has N processes")
-    what = "what to run, as for pytest: paths, -m fuseproof_gate"
+    what = "what to run, as for pytest: paths, then -m fuseproof_gate; without a path put -- before it"
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=what)
     parser.set_defaults(run=_run)
 
@@ -51,6 +51,8 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"{root}: no pyproject.toml with a [tool.fuseproof] table; run it in a repository.")
         if arguments.n < 1:
             raise ConfigError(f"-n {arguments.n}: a night has at least one process.")
+        if arguments.night is not None and (fault := night_fault(arguments.night)):
+            raise ConfigError(f"--night: {fault}.")
         return _calibrate(root, settings, arguments)
     except (ConfigError, HistoryError) as error:
         print(f"fuseproof calibrate: {error}", file=sys.stderr)
@@ -60,6 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) -> int:
     history, slug = History(root / settings.history), machine.identify().slug
     night = arguments.night or secrets.token_hex(4)
+    asked = arguments.arguments[arguments.arguments[:1] == ["--"] :]
     progress = Progress(lambda line: print(line, flush=True), f"calibrating night {night}")
     status = done = 0
 
@@ -69,7 +72,7 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     try:
         while (done := count()) < arguments.n:
             with progress.step(done + 1, arguments.n):
-                _measure(root, night, arguments.arguments)
+                _measure(root, night, asked)
             if count() == done:
                 raise ChildError("it ran to its end and saved nothing")
     except KeyboardInterrupt:

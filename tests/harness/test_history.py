@@ -306,7 +306,7 @@ class TestOrder:
         """At the end of the numbers a save says so and writes no name that it could not read back."""
         put(history, name(999_999_999, 1, "old"))
 
-        with pytest.raises(HistoryError, match="number 1000000000 is too great"):
+        with pytest.raises(HistoryError, match="number 1000000000 is too great for a name; give the file"):
             history.save(MACHINE, sound(), "n1")
         assert len(listing(history)) == 1
 

@@ -159,6 +159,31 @@ def test_calibrate_measures_a_night_and_says_what_can_be_seen(project: Path, cap
     assert len(History(project / "bench_history").nights(machine.identify().slug)[night]) == 3
 
 
+def test_options_without_a_path_follow_two_dashes(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dashes end the options of calibrate and are not given to pytest; going on takes them again."""
+    commands: list[list[str]] = []
+
+    def crashing(command: list[str], *_: object, **__: object) -> tuple[int, str]:
+        commands.append(command)
+        return 3, "no"
+
+    monkeypatch.setattr(calibrate, "run_process", crashing)
+    assert main(["calibrate", "-n", "2", "--night", "n1", "--", "-k", "op"]) == 21
+    assert commands[0][3:5] == ["-k", "op"]
+    assert "to go on: fuseproof calibrate -n 2 --night n1 -- -k op" in capsys.readouterr().out
+
+
+def test_a_night_with_a_wrong_name_is_not_begun(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first process, not after it: nothing of it could be saved."""
+    monkeypatch.setattr(calibrate, "run_process", None)
+    assert main(["calibrate", "--night", "My Night"]) == 2
+    assert "--night: the night 'My Night' is not 1 to 32 of 0-9 and a-z" in capsys.readouterr().err
+
+
 def test_ctrl_c_keeps_what_is_calibrated(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

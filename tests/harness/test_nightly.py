@@ -1,12 +1,16 @@
 """What starts pytest: `fuseproof nightly` and `fuseproof calibrate`, and the night's share of this suite."""
 
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import fuseproof
 from fuseproof import calibrate, machine, nightly
 from fuseproof.cli import main
 from fuseproof.history import History
@@ -116,6 +120,42 @@ def test_a_night_of_real_parts(project: Path, capfd: pytest.CaptureFixture[str])
     assert {"parity.xml", "gate.xml", "gate.json"} == {path.name for path in (project / "out").iterdir()}
     assert json.loads((project / "out" / "gate.json").read_text())["status"] == 0
     assert [len(files) for files in History(project / "bench_history").nights(machine.identify().slug).values()] == [3]
+
+
+# What a test puts in the place of pytest: it says who it is and waits.
+WAITING = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(60)"
+STARTERS = {
+    "nightly": f"nightly._parts = lambda *_: {{'parity': [sys.executable, '-c', {WAITING!r}]}}",
+    "calibrate": "real = calibrate.run_process; "
+    f"calibrate.run_process = lambda _, *rest: real([sys.executable, '-c', {WAITING!r}], *rest)",
+}
+
+
+@pytest.mark.parametrize("command", ["nightly", "calibrate"])
+def test_sigterm_leaves_no_process_behind(project: Path, command: str) -> None:
+    """A cancelled night gives the GPU back: what it had started ends with it."""
+    code = (
+        f"import sys\nfrom fuseproof import calibrate, cli, nightly\n{STARTERS[command]}\nraise SystemExit(cli.main())"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(fuseproof.__file__).parent.parent)}
+    with subprocess.Popen([sys.executable, "-c", code, command], env=environ, stdout=subprocess.DEVNULL) as starter:
+        try:
+            pid = int(waited_for(lambda: (project / "pid").exists() and (project / "pid").read_text()))
+            starter.terminate()
+            assert starter.wait(timeout=30) == 130
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        finally:
+            starter.kill()
+
+
+def waited_for(what: Callable[[], str | bool]) -> str:
+    """Return what there is as soon as it is there; a minute is long for a process to start."""
+    deadline_s = time.monotonic() + 60
+    while not (found := what()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return str(found)
 
 
 @pytest.mark.parametrize("command", ["nightly", "calibrate"])

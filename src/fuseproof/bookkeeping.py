@@ -13,6 +13,7 @@ import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fuseproof.selection import Selection
 __all__ = ["Asked", "Bookkeeper", "take_over"]
 
 _NIGHTS = 20  # how far back a benchmark is looked for that newer runs lack
+_CLOCKS_APART = timedelta(hours=1)  # hosts of one history that keep no common time differ by minutes
 _DEFAULT_STORAGE = "file://./.benchmarks"
 
 
@@ -141,6 +143,7 @@ class Bookkeeper:
         except HistoryError as error:
             raise pytest.UsageError(str(error)) from None
         self.notes += [f"set aside: {each.reason}" for each in self.set_aside]
+        self.notes += self._dated_ahead(slug)
         if self.baselines and self.asked.compare is True:
             newest = self.baselines[-1]
             older = f"; what it lacks with the newest of the {len(self.baselines) - 1} before" * (
@@ -151,6 +154,16 @@ class Bookkeeper:
             self.notes += [f"comparing with {_shown(run.file.path)} ({_software(run)})" for run in self.baselines]
         else:
             self.notes.append(self._nothing_to_compare(slug))
+
+    def _dated_ahead(self, slug: str) -> list[str]:
+        """Return a sentence on runs of the future: tonight would come before them, and they would be the newest."""
+        ahead = [file for file in self.history.files(slug) if file.written > datetime.now(UTC) + _CLOCKS_APART]
+        if not ahead:
+            return []
+        return [
+            f"{len(ahead)} run(s) are dated ahead of this machine's clock, the last {_shown(ahead[-1].path)}: nights "
+            "are ordered by time, so set the clock, or move runs with a wrong date out of the history"
+        ]
 
     def _nothing_to_compare(self, slug: str) -> str:
         others = {name: count for name, count in self.history.machines().items() if name != slug}

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -545,6 +546,17 @@ def test_a_spoiled_run_is_named_and_the_verdict_says_so(project: Project, spoil:
     assert project.files[-2].name in line_with(said.rpartition("- fuseproof -")[2], "set aside:")
     assert "baseline: 7 nights a benchmark" in line_with(said, "gate: ")
     assert "1 set aside" in line_with(said, "gate: ")
+
+
+def test_runs_of_the_future_are_named(project: Project) -> None:
+    """A clock that was set back would put tonight before them, and everything would be compared with them for ever."""
+    project.remember()
+    assert "dated ahead" not in project.run()
+    newest = project.files[-2]
+    newest.rename(newest.with_name(re.sub("_[0-9]{8}T", "_29990131T", newest.name)))
+    text = project.run("--benchmark-compare", "--fuseproof-gate=off", gate=False)
+    assert "1 run(s) are dated ahead of this machine's clock, the last bench_history" in text
+    assert "set the clock, or move runs with a wrong date out of the history" in text
 
 
 def test_lost_verdicts_are_no_clean_night(project: Project) -> None:

@@ -72,9 +72,9 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     try:
         while (done := count()) < arguments.n:
             with progress.step(done + 1, arguments.n):
-                _measure(root, night, asked)
+                words = _measure(root, night, asked)
             if count() == done:
-                raise ChildError("it ran to its end and saved nothing")
+                raise ChildError(f"it ran to its end and saved nothing: {words}")
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except ChildError as error:
@@ -88,13 +88,15 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     return status
 
 
-def _measure(root: Path, night: str, arguments: Sequence[str]) -> None:
+def _measure(root: Path, night: str, arguments: Sequence[str]) -> str:
+    """Run one process to its end and return its last words."""
     command = [sys.executable, "-m", "pytest", *arguments, "--benchmark-autosave", "--fuseproof-gate=off"]
     status, output = run_process(command, root, {NIGHT: night}, _LIMIT_S)
     if status not in _TESTS_RAN:
         raise ChildError(f"{ending(status)}: {last_words(output)}")
     if status:
         print(f"a test failed, and what it measures is missing: {last_words(output)}", file=sys.stderr)
+    return last_words(output)
 
 
 def _power_lines(settings: Settings, history: History, slug: str, name: str) -> list[str]:

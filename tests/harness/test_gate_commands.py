@@ -171,6 +171,21 @@ def test_check_judges_copies_outside_the_history(book: Any, run: Run, tmp_path: 
     assert len([*copies.iterdir()]) == 24
 
 
+def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -> None:
+    """A run given twice, here and as an artifact, is one process: a suspect is not confirmed by itself."""
+    book.calm(8)
+    book.save("slow", book.run((30.0, *FLAT[1:]), day=9))
+    paths = files(book)
+    copies = tmp_path / "artifacts"
+    copies.mkdir()
+    for number in range(5):
+        (copies / str(number)).mkdir()
+        (copies / str(number) / paths[-1].name).write_bytes(paths[-1].read_bytes())
+    once = run("check", *paths)
+    assert (once[0], "UNCONFIRMED" in once[1]) == (21, True)
+    assert once == run("check", *paths, *copies.glob("*/*.json"))
+
+
 def test_check_remembers_verdicts(book: Any, run: Run) -> None:
     """A regressed night among the files is no baseline here either."""
     book.calm(8)

@@ -199,6 +199,14 @@ def test_calibrate_measures_a_night_and_says_what_can_be_seen(project: Path, cap
     assert len(History(project / "bench_history").nights(machine.identify().slug)[night]) == 3
 
 
+def test_a_calibration_of_nothing_says_what_pytest_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Benchmarks that are all skipped end well and measure nothing."""
+    (project / "test_op.py").write_text("import pytest\n\ndef test_op(benchmark):\n    pytest.skip('not here')\n")
+    assert main(["calibrate", "-n", "2", "test_op.py"]) == 21
+    assert "it ran to its end and saved nothing: ===" in (said := capsys.readouterr().err)
+    assert "1 skipped" in said
+
+
 def test_options_without_a_path_follow_two_dashes(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

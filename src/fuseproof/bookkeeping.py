@@ -14,19 +14,21 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fuseproof import machine, preflight
-from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside
+from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside, night_fault
 from fuseproof.run_schema import SCHEMA
 from fuseproof.selection import Selection
 
 __all__ = ["Asked", "Bookkeeper", "take_over"]
 
 _NIGHTS = 20  # how far back a benchmark is looked for that newer runs lack
+_CLOCKS_APART = timedelta(hours=1)  # hosts of one history that keep no common time differ by minutes
 _DEFAULT_STORAGE = "file://./.benchmarks"
 
 
@@ -87,6 +89,8 @@ def _refuse_unsaid_comparisons(config: pytest.Config, asked: Asked) -> None:
         raise pytest.UsageError("--benchmark-compare-fail needs --benchmark-compare.")
     if asked.compare is None and asked.label is None:
         return
+    if (night := os.environ.get(NIGHT)) and (fault := night_fault(night)):
+        raise pytest.UsageError(f"{NIGHT}: {fault}.")
     what = "--benchmark-compare" if asked.compare else "--benchmark-save/--benchmark-autosave"
     if getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput"):
         raise pytest.UsageError(f"{what}: nothing is timed under pytest-xdist; run without -n (or with -n 0).")
@@ -143,6 +147,7 @@ class Bookkeeper:
                 self._set_aside(unreadable)
         except HistoryError as error:
             raise pytest.UsageError(str(error)) from None
+        self.notes += self._dated_ahead(slug)
         if self.baselines and self.asked.compare is True:
             newest = self.baselines[-1]
             older = "; what it lacks with the newest run that has it"
@@ -162,6 +167,16 @@ class Bookkeeper:
 
     def _set_aside(self, unused: list[SetAside]) -> None:
         self.notes += [f"set aside: {each.reason}" for each in unused]
+
+    def _dated_ahead(self, slug: str) -> list[str]:
+        """Return a sentence on runs of the future: tonight would come before them, and they would be the newest."""
+        ahead = [file for file in self.history.files(slug) if file.written > datetime.now(UTC) + _CLOCKS_APART]
+        if not ahead:
+            return []
+        return [
+            f"{len(ahead)} run(s) are dated ahead of this machine's clock, the last {_shown(ahead[-1].path)}: nights "
+            "are ordered by time, so set the clock, or move runs with a wrong date out of the history"
+        ]
 
     def _nothing_to_compare(self, slug: str) -> str:
         others = {name: count for name, count in self.history.machines().items() if name != slug}

@@ -16,7 +16,7 @@ from typing import Any
 
 from fuseproof import gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
-from fuseproof.history import NIGHT, History, HistoryError
+from fuseproof.history import NIGHT, History, HistoryError, night_fault
 from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
 
 __all__ = ["add"]
@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("-n", type=int, default=8, metavar="N", help="processes of the night (8)")
     parser.add_argument("--night", metavar="NAME", help="go on with this night until it has N processes")
-    what = "what to run, as for pytest: paths, -m fuseproof_gate"
+    what = "what to run, as for pytest: paths, then -m fuseproof_gate; without a path put -- before it"
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=what)
     parser.set_defaults(run=_run)
 
@@ -52,6 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"{root}: no pyproject.toml with a [tool.fuseproof] table; run it in a repository.")
         if arguments.n < 1:
             raise ConfigError(f"-n {arguments.n}: a night has at least one process.")
+        if arguments.night is not None and (fault := night_fault(arguments.night)):
+            raise ConfigError(f"--night: {fault}.")
         return _calibrate(root, settings, arguments)
     except (ConfigError, HistoryError) as error:
         print(f"fuseproof calibrate: {error}", file=sys.stderr)
@@ -62,6 +64,7 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     gpu.mark_root(os.environ)  # this process looks at the GPU too, and is no stranger to its children
     history, slug = History(root / settings.history), machine.identify().slug
     night = arguments.night or secrets.token_hex(4)
+    asked = arguments.arguments[arguments.arguments[:1] == ["--"] :]
     progress = Progress(lambda line: print(line, flush=True), f"calibrating night {night}")
     status = done = 0
 
@@ -71,9 +74,9 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     try:
         while (done := count()) < arguments.n:
             with progress.step(done + 1, arguments.n):
-                _measure(root, night, arguments.arguments)
+                words = _measure(root, night, asked)
             if count() == done:
-                raise ChildError("it ran to its end and saved nothing")
+                raise ChildError(f"it ran to its end and saved nothing: {words}")
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except ChildError as error:
@@ -87,13 +90,15 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     return status
 
 
-def _measure(root: Path, night: str, arguments: Sequence[str]) -> None:
+def _measure(root: Path, night: str, arguments: Sequence[str]) -> str:
+    """Run one process to its end and return its last words."""
     command = [sys.executable, "-m", "pytest", *arguments, "--benchmark-autosave", "--fuseproof-gate=off"]
     status, output = run_process(command, root, {NIGHT: night}, _LIMIT_S)
     if status not in _TESTS_RAN:
         raise ChildError(f"{ending(status)}: {last_words(output)}")
     if status:
         print(f"a test failed, and what it measures is missing: {last_words(output)}", file=sys.stderr)
+    return last_words(output)
 
 
 def _power_lines(settings: Settings, history: History, slug: str, name: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from fuseproof import __version__, calibrate, nightly, preflight
 from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
 
 USAGE_ERROR = 2  # argparse's own
+_INTERRUPTED = 130  # as a shell says it, and the next
+_READER_GONE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for add in (_add_doctor, calibrate.add, nightly.add, add_check, add_show, add_accept):
         add(commands)
     arguments = parser.parse_args(argv)
-    status: int = arguments.run(arguments)
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `fuseproof show | head`: whoever read it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again as it ends
+        return _READER_GONE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return status
 
 

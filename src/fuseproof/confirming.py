@@ -112,10 +112,14 @@ class Children:
             plants: slow-downs to plant beside their results, by key: logarithms of ratios.
 
         Raises:
-            ChildError: it crashed, hung, or measured nothing.
+            ChildError: it crashed, hung, or measured nothing, or there is no place for its results.
 
         """
-        with tempfile.TemporaryDirectory(prefix="fuseproof-") as storage:
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="fuseproof-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise ChildError(f"no folder for its results: {error}; free some space or set TMPDIR") from None
+        with folder as storage:
             order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plants or {})
             command = [python, "-m", "pytest", *self.arguments]
             limit_s = max(_LEAST_LIMIT_S, 10 * self.session_s)

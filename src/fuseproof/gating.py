@@ -27,7 +27,7 @@ from fuseproof.replicates import Replicates
 from fuseproof.tonight import Tonight
 from fuseproof.trusted import find_trusted
 from fuseproof.verdicts.recorded import values_of
-from fuseproof.verdicts.verdict import Mark, Outcome, Reason, Waiver
+from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Mark, Outcome, Reason, Waiver
 
 __all__ = ["Gate"]
 
@@ -102,7 +102,9 @@ class Gate:
         own = self.book.document(session.config)
         ledger = Ledger(self.book.history, machine.identify().slug)
         try:
-            if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            if session.config.option.collectonly or session.config.option.setuponly:
+                self._nothing_run(session)
+            elif session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                 self._judge(session, own, ledger, children, say)
             else:
                 self._not_judged(session, own, ledger)
@@ -157,6 +159,12 @@ class Gate:
             notes.append(str(error))
             return False
         return True
+
+    def _nothing_run(self, session: pytest.Session) -> None:
+        """Say that nothing was to be run: what nobody has tried to measure is not missing."""
+        if self.required and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = UNANSWERED_STATUS
+        self._conclude(["gate: nothing judged: no test was to be run"], {"verdicts": [], "controls": []}, [])
 
     def _not_judged(self, session: pytest.Session, own: dict[str, Any] | None, ledger: Ledger) -> None:
         """Save a session that was to be judged and cannot be, so that it never becomes a baseline."""

@@ -24,7 +24,7 @@ from fuseproof.run_file import NAME_FORM, RunFile, matches, new_name
 from fuseproof.run_schema import SCHEMA, find_fault
 from fuseproof.storage import HistoryError, SetAside, entries, explained, read_document, shown, write_new
 
-__all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside"]
+__all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside", "night_fault"]
 
 LOCK_TIMEOUT_S = 60.0
 """How long a save waits for the others on its machine; one save holds the lock for some milliseconds."""
@@ -208,8 +208,8 @@ class History:
 
     def _append(self, machine: str, part: str, document: dict[str, Any], night: str, label: str | None) -> RunFile:
         folder = self.folder(machine)
-        if not _NIGHT.fullmatch(night):
-            raise HistoryError(f"{shown(folder)}: nothing saved: the night {night!r} is not 1 to 32 of 0-9 and a-z")
+        if fault := night_fault(night):
+            raise HistoryError(f"{shown(folder)}: nothing saved: {fault}")
         data = (json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n").encode("ascii")
         lock = folder / "append.lock"
         with explained(folder, "written", "nothing saved: make it writable, or free some space, and run again"):
@@ -234,7 +234,10 @@ class History:
         number = 1 + max((file.number for file in files), default=0)
         file = RunFile.parse(folder / new_name(number, night, label), machine)
         if file is None:
-            raise HistoryError(f"{shown(folder)}: nothing saved: the run number {number} is too great for a name")
+            raise HistoryError(
+                f"{shown(folder)}: nothing saved: the run number {number} is too great for a name; "
+                f"give the file with the number {number - 1} a smaller one"
+            )
         write_new(file.path, file.path.with_suffix(".tmp"), data)
         return file
 
@@ -264,6 +267,11 @@ class History:
             f"{shown(self.root)}: no run of this machine matches {spec!r}: {machine} {has}{elsewhere}; give a run's "
             "number, a file name or a path to a file, or save a first run with --benchmark-autosave"
         )
+
+
+def night_fault(night: str) -> str | None:
+    """Return why this is no name of a night; None where it is one."""
+    return None if _NIGHT.fullmatch(night) else f"the night {night!r} is not 1 to 32 of 0-9 and a-z"
 
 
 def _completed(document: dict[str, Any], machine: str, night: str, schema: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof.config import load_settings
+from fuseproof.processes import Terminated, terminable
 from fuseproof.tables import ConfigError
 
 __all__ = ["add", "joined_status"]
@@ -68,9 +69,13 @@ def _run(arguments: argparse.Namespace) -> int:
     for name, command in _parts(arguments, replicates).items():
         print(f"nightly: {name}: {shlex.join(command)}", flush=True)
         begun_s = time.monotonic()
-        with subprocess.Popen(command) as part:
+        with terminable(), subprocess.Popen(command) as part:
             try:
                 statuses[name] = part.wait()
+            except Terminated:
+                part.terminate()  # this signal was sent to one process
+                part.wait()
+                return _INTERRUPTED
             except KeyboardInterrupt:
                 part.wait()  # it has got the signal too, and says and saves what it has
                 return _INTERRUPTED

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ChildError", "Progress", "ending", "last_words", "run_process"]
+__all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_process", "terminable"]
 
 _GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
 
@@ -20,6 +21,29 @@ class ChildError(Exception):
     """A child has measured nothing; the message is one sentence: how it ended and its last words."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which is how a CI system cancels: it ends what runs as Ctrl-C does."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Raise `Terminated` at a SIGTERM that would end this process at once and leave its children to the GPU."""
+    main = threading.current_thread() is threading.main_thread()  # no other one may set a handler
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@terminable()
 def run_process(
     command: Sequence[str],
     folder: Path,
@@ -28,7 +52,7 @@ def run_process(
     *,
     stderr: int = subprocess.STDOUT,
 ) -> tuple[int | None, str]:
-    """Run a command to its end; return its status and what it printed. Ctrl-C here ends it too.
+    """Run a command to its end; return its status and what it printed. Ctrl-C or SIGTERM here ends it too.
 
     Args:
         command: what to run.

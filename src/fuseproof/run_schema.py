@@ -19,9 +19,17 @@ SCHEMA = 1
 _DOCUMENT_KEYS = {"machine_info": dict, "commit_info": dict, "datetime": str, "version": str, "benchmarks": list}
 _BENCHMARK_KEYS = {"name": str, "fullname": str, "group": str | None, "stats": dict, "extra_info": dict}
 _RECORD_KEYS = {"key": str, "method": str, "metrics": dict}
-# Written by gated sessions: whether the night was to be judged, what was asked for ("" for the whole suite, "full" for
-# that with what a night cannot afford), and the names of candidates that were brought.
-_BLOCK_OPTIONS = {"gated": bool, "selection": str, "brought": list}
+# What the gate reads where it is there. Gated sessions write whether the night was to be judged, what was asked for (""
+# for the whole suite, "full" for that with what a night cannot afford), and the names of candidates that were brought.
+_BLOCK_OPTIONS = {
+    "gated": bool,
+    "selection": str,
+    "brought": list,
+    "cpu_model": str,
+    "power_limit_w": float | int | None,
+    "software": dict,
+}
+_RECORD_OPTIONS = {"invalid": list, "gpu": dict | None, "kernels_hash": str}
 # What the tables of `pytest-benchmark compare` read; without one of them the command ends in a traceback.
 _STATS = ("min", "max", "mean", "stddev", "median", "iqr", "ops", "rounds", "iterations")
 # Real documents are about eight deep. The bound ends the walk through one that contains itself.
@@ -90,9 +98,7 @@ def block_faults(block: object, machine: str, night: str, known: int) -> Iterato
     if block.get("night") != night:
         what = f"fuseproof.night is {shown(block.get('night'))}, but the file's name says {shown(night)}"
         yield Fault(what, "give the file its name back")
-    for name, kind in _BLOCK_OPTIONS.items():
-        if not isinstance(block.get(name, kind()), kind):
-            yield Fault(f"fuseproof.{name} is {shown(block[name])}, not a {kind.__name__}")
+    yield from _option_faults(block, _BLOCK_OPTIONS, "fuseproof.")
 
 
 def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:
@@ -117,9 +123,32 @@ def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:
     for name in _STATS:
         if name not in stats:
             yield Fault(f"{where}.stats.{name}{owner} is missing")
+    yield from _nesting_faults({name: stats[name] for name in _STATS}, f"{where}.stats", owner)
     yield from number_faults(stats, f"{where}.stats", owner)
+    yield from _nesting_faults(record["metrics"], f"{record_at}.metrics", owner)
     for name in ("metrics", "quantiles"):
         yield from number_faults(record.get(name, {}), f"{record_at}.{name}", owner)
+    yield from _option_faults(record, _RECORD_OPTIONS, f"{record_at}.")
+    clock_mhz = (record.get("gpu") or {}).get("spin_sm_clock_mhz", 0.0)
+    yield from _nesting_faults({"spin_sm_clock_mhz": clock_mhz}, f"{record_at}.gpu", owner)
+    yield from number_faults(clock_mhz, f"{record_at}.gpu.spin_sm_clock_mhz", owner)
+
+
+def _option_faults(holder: dict[str, object], kinds: Mapping[str, type | UnionType], prefix: str) -> Iterator[Fault]:
+    """Yield what is wrong with keys that need not be there; their lists are of texts."""
+    there = {name: kind for name, kind in kinds.items() if name in holder}
+    yield from _key_faults(holder, there, prefix)
+    for name in there:
+        value = holder[name]
+        if isinstance(value, list) and not all(isinstance(each, str) for each in value):
+            yield Fault(f"{prefix}{name} is not a list of texts")
+
+
+def _nesting_faults(numbers: dict[str, object], where: str, owner: str) -> Iterator[Fault]:
+    """Yield what is a list or an object where `number_faults`, which looks into those, must find a number."""
+    for name, value in numbers.items():
+        if isinstance(value, dict | list | tuple):
+            yield Fault(f"{where}{_step(name, first=False)}{owner} is {shown(value)}, not a number")
 
 
 def _key_faults(holder: dict[str, object], kinds: Mapping[str, type | UnionType], prefix: str) -> Iterator[Fault]:

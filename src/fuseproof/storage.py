@@ -33,8 +33,12 @@ def read_document(path: Path) -> Any:
     """
     name = shown(path)
     with explained(path, "read", "make it readable"):
+        if not path.exists():
+            raise HistoryError(f"{name}: is missing; correct the name, or restore the file")
+        if path.is_dir():
+            raise HistoryError(f"{name}: is a folder; give the files in it, or move it out of the history")
         if not path.is_file():  # opening a pipe would wait for ever
-            raise HistoryError(f"{name}: is missing or no regular file; move whatever it is out of the history")
+            raise HistoryError(f"{name}: is no regular file; move whatever it is out of the history")
         data = path.read_bytes()
     if not data:
         raise HistoryError(f"{name}: is empty; restore the file from a good copy or delete it")

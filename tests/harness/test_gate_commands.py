@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import fuseproof
 from fuseproof import cli
 from fuseproof.gate import change_point
+from fuseproof.gate.ledger import Ledger
 from fuseproof.verdicts.night import NARROWED
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair
@@ -169,6 +171,21 @@ def test_check_judges_copies_outside_the_history(book: Any, run: Run, tmp_path: 
     assert len([*copies.iterdir()]) == 24
 
 
+def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -> None:
+    """A run given twice, here and as an artifact, is one process: a suspect is not confirmed by itself."""
+    book.calm(8)
+    book.save("slow", book.run((30.0, *FLAT[1:]), day=9))
+    paths = files(book)
+    copies = tmp_path / "artifacts"
+    copies.mkdir()
+    for number in range(5):
+        (copies / str(number)).mkdir()
+        (copies / str(number) / paths[-1].name).write_bytes(paths[-1].read_bytes())
+    once = run("check", *paths)
+    assert (once[0], "UNCONFIRMED" in once[1]) == (21, True)
+    assert once == run("check", *paths, *copies.glob("*/*.json"))
+
+
 def test_check_remembers_verdicts(book: Any, run: Run) -> None:
     """A regressed night among the files is no baseline here either."""
     book.calm(8)
@@ -237,7 +254,7 @@ def test_check_names_a_spoilt_file(book: Any, run: Run) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "is missing or no regular file"),
+        (None, "is missing; correct the name, or restore the file"),
         ("", "is empty"),
         ("[]", "the document is a list, not an object"),
         ("{}", "has no fuseproof block"),
@@ -456,10 +473,45 @@ def test_the_commands_need_neither_torch_nor_pytest(book: Any) -> None:
         assert (child.returncode, child.stderr) == (0, "")
 
 
+def test_check_asks_for_the_files_of_a_folder(run: Run, tmp_path: Path) -> None:
+    """A folder is one sentence too, and says what to give instead."""
+    assert run("check", tmp_path) == (
+        21,
+        f"fuseproof check: {tmp_path}: is a folder; give the files in it, or move it out of the history\n",
+    )
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(book: Any) -> None:
+    """`fuseproof show | head -1`: no traceback, and the status that a shell gives to a closed pipe."""
+    book.calm(3)
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        environ = {**os.environ, "PYTHONPATH": str(Path(fuseproof.__file__).parent.parent)}
+        command = [sys.executable, "-m", "fuseproof", "show", "--history", str(book.root)]
+        child = subprocess.run(command, env=environ, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert (child.returncode, child.stderr) == (141, "")
+
+
+def test_ctrl_c_is_no_traceback(book: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is interrupted while it reads ends as a shell says it."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "nights", interrupted)
+    book.calm(3)
+    assert run("show") == (130, "")
+
+
 @pytest.mark.parametrize("command", ["check", "show", "accept"])
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
     """--help fits a terminal and ends with 0."""
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
 
-    assert (ended.value.code, f"usage: fuseproof {command}" in capsys.readouterr().out) == (0, True)
+    said = capsys.readouterr().out
+    assert (ended.value.code, f"usage: fuseproof {command}" in said) == (0, True)
+    assert "%%" not in said

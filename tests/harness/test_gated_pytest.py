@@ -4,10 +4,12 @@ import errno
 import json
 import math
 import os
+import re
 import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -546,6 +548,17 @@ def test_a_spoiled_run_is_named_and_the_verdict_says_so(project: Project, spoil:
     assert "1 set aside" in line_with(said, "gate: ")
 
 
+def test_runs_of_the_future_are_named(project: Project) -> None:
+    """A clock that was set back would put tonight before them, and everything would be compared with them for ever."""
+    project.remember()
+    assert "dated ahead" not in project.run()
+    newest = project.files[-2]
+    newest.rename(newest.with_name(re.sub("_[0-9]{8}T", "_29990131T", newest.name)))
+    text = project.run("--benchmark-compare", "--fuseproof-gate=off", gate=False)
+    assert "1 run(s) are dated ahead of this machine's clock, the last bench_history" in text
+    assert "set the clock, or move runs with a wrong date out of the history" in text
+
+
 def test_lost_verdicts_are_no_clean_night(project: Project) -> None:
     """What was said of a night cannot be read: that night is no baseline, and the session is not answered."""
     project.remember()
@@ -633,6 +646,37 @@ def test_a_replicate_that_crashes_is_said(project: Project) -> None:
     project.say(crash={sys.executable: ["", "it ended with status 3: no driver", ""]})
     text = project.run("--fuseproof-replicates=3")
     assert "screening process 2 of 3 measured nothing: it ended with status 3: no driver" in text
+
+
+def test_a_wrong_name_of_a_night_is_refused_before_anything_runs(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under it nothing could be saved, so nobody waits for the end of the session to hear it."""
+    monkeypatch.setenv("FUSEPROOF_NIGHT", "My Night")
+    text = project.run(status=pytest.ExitCode.USAGE_ERROR)
+    assert "FUSEPROOF_NIGHT: the night 'My Night' is not 1 to 32 of 0-9 and a-z." in text
+
+
+@pytest.mark.parametrize("look", ["--collect-only", "--setup-plan"])
+def test_a_session_that_only_looks_misses_nothing(project: Project, look: str) -> None:
+    """Nobody wanted a benchmark measured, so none is MISSING; a required answer has not been given."""
+    project.remember()
+    assert "gate: nothing judged: no test was to be run" in project.run(look)
+    assert project.gate()["verdicts"] == []
+    project.run(look, "--fuseproof-require=gate", status=UNANSWERED)
+
+
+def test_a_full_disk_for_temporary_files_is_one_sentence(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process can be started, so the night has one; what it has measured is saved and judged."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/fuseproof-x")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    text = fresh.run("--fuseproof-replicates=2")
+    assert "screening process 2 of 2 measured nothing: no folder for its results: " in text
+    assert "No space left on device" in text
+    assert len(fresh.files) == 1
 
 
 def test_a_confirming_process_that_crashes_leaves_its_suspect_invalid(project: Project) -> None:

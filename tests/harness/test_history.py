@@ -306,7 +306,7 @@ class TestOrder:
         """At the end of the numbers a save says so and writes no name that it could not read back."""
         put(history, name(999_999_999, 1, "old"))
 
-        with pytest.raises(HistoryError, match="number 1000000000 is too great"):
+        with pytest.raises(HistoryError, match="number 1000000000 is too great for a name; give the file"):
             history.save(MACHINE, sound(), "n1")
         assert len(listing(history)) == 1
 
@@ -423,6 +423,9 @@ POISONS = [
     Poison("metric-text", (*RECORD, "metrics", "launches"), "3", r"metrics\.launches of .* is '3'"),
     Poison("metric-bool", (*RECORD, "metrics", "launches"), False, r"metrics\.launches of .* is False"),
     Poison("metric-odd-name", (*RECORD, "metrics", "a\nb\ud800"), -1, r"metrics\['a\\nb\\ud800'\]"),
+    Poison("time-list", (*FIRST, "stats", "median"), [], MEDIAN + "a list, not a number"),
+    Poison("metric-list", (*RECORD, "metrics", "launches"), [3], r"metrics\.launches of .* is a list, not a number"),
+    Poison("metric-object", (*RECORD, "metrics", "launches"), {}, r"metrics\.launches of .* is a dict, not a number"),
     Poison("metrics-list", (*RECORD, "metrics"), [1], r"metrics is a list"),
     Poison("metrics-missing", (*RECORD, "metrics"), DELETE, r"fuseproof\.metrics is missing"),
     Poison(
@@ -436,6 +439,12 @@ POISONS = [
         "key-twice", (*RECORD, "key"), "layer_norm/apex/bf16/4096x1024", r"benchmarks\[1\] and benchmarks\[0\] both"
     ),
     Poison("method-missing", (*RECORD, "method"), DELETE, r"fuseproof\.method is missing"),
+    Poison("invalid-text", (*RECORD, "invalid"), "throttled", r"fuseproof\.invalid is 'throttled', not a list"),
+    Poison("invalid-number", (*RECORD, "invalid"), [3], r"fuseproof\.invalid is not a list of texts"),
+    Poison("gpu-text", (*RECORD, "gpu"), "H200", r"fuseproof\.gpu is 'H200'"),
+    Poison("clock-text", (*RECORD, "gpu"), {"spin_sm_clock_mhz": "1980"}, r"gpu\.spin_sm_clock_mhz of .* is '1980'"),
+    Poison("clock-list", (*RECORD, "gpu"), {"spin_sm_clock_mhz": []}, r"gpu\.spin_sm_clock_mhz of .* is a list"),
+    Poison("kernels-hash-number", (*RECORD, "kernels_hash"), 3, r"fuseproof\.kernels_hash is 3, not a str"),
     Poison("record-missing", RECORD, DELETE, r"extra_info\.fuseproof is None"),
     Poison("name-missing", (*FIRST, "fullname"), DELETE, r"benchmarks\[0\]\.fullname is missing"),
     Poison("group-number", (*FIRST, "group"), 1, r"benchmarks\[0\]\.group is 1"),
@@ -454,6 +463,10 @@ POISONS = [
     Poison("schema-zero", ("fuseproof", "schema"), 0, r"fuseproof\.schema is 0"),
     Poison("schema-bool", ("fuseproof", "schema"), True, r"fuseproof\.schema is True"),
     Poison("schema-newer", ("fuseproof", "schema"), 2, "written by a newer fuseproof"),
+    Poison("brought-number", ("fuseproof", "brought"), [3], r"fuseproof\.brought is not a list of texts"),
+    Poison("cpu-model-list", ("fuseproof", "cpu_model"), [], r"fuseproof\.cpu_model is a list, not a str"),
+    Poison("power-limit-text", ("fuseproof", "power_limit_w"), "700", r"fuseproof\.power_limit_w is '700'"),
+    Poison("software-list", ("fuseproof", "software"), [], r"fuseproof\.software is a list, not a dict"),
     Poison("other-machine", ("fuseproof", "machine"), "a100", r"fuseproof\.machine is 'a100', not 'h200-sxm'"),
     Poison("other-night", ("fuseproof", "night"), "n2", r"fuseproof\.night is 'n2'"),
 ]

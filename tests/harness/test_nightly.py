@@ -1,12 +1,16 @@
 """What starts pytest: `fuseproof nightly` and `fuseproof calibrate`, and the night's share of this suite."""
 
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import fuseproof
 from fuseproof import calibrate, machine, nightly
 from fuseproof.cli import main
 from fuseproof.history import History
@@ -118,6 +122,42 @@ def test_a_night_of_real_parts(project: Path, capfd: pytest.CaptureFixture[str])
     assert [len(files) for files in History(project / "bench_history").nights(machine.identify().slug).values()] == [3]
 
 
+# What a test puts in the place of pytest: it says who it is and waits.
+WAITING = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(60)"
+STARTERS = {
+    "nightly": f"nightly._parts = lambda *_: {{'parity': [sys.executable, '-c', {WAITING!r}]}}",
+    "calibrate": "real = calibrate.run_process; "
+    f"calibrate.run_process = lambda _, *rest: real([sys.executable, '-c', {WAITING!r}], *rest)",
+}
+
+
+@pytest.mark.parametrize("command", ["nightly", "calibrate"])
+def test_sigterm_leaves_no_process_behind(project: Path, command: str) -> None:
+    """A cancelled night gives the GPU back: what it had started ends with it."""
+    code = (
+        f"import sys\nfrom fuseproof import calibrate, cli, nightly\n{STARTERS[command]}\nraise SystemExit(cli.main())"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(fuseproof.__file__).parent.parent)}
+    with subprocess.Popen([sys.executable, "-c", code, command], env=environ, stdout=subprocess.DEVNULL) as starter:
+        try:
+            pid = int(waited_for(lambda: (project / "pid").exists() and (project / "pid").read_text()))
+            starter.terminate()
+            assert starter.wait(timeout=30) == 130
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        finally:
+            starter.kill()
+
+
+def waited_for(what: Callable[[], str | bool]) -> str:
+    """Return what there is as soon as it is there; a minute is long for a process to start."""
+    deadline_s = time.monotonic() + 60
+    while not (found := what()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    return str(found)
+
+
 @pytest.mark.parametrize("command", ["nightly", "calibrate"])
 def test_outside_a_repository_is_one_sentence(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -157,6 +197,39 @@ def test_calibrate_measures_a_night_and_says_what_can_be_seen(project: Path, cap
     assert main(["calibrate", "-n", "3", "--night", night, "test_op.py"]) == 0
     assert "process 3 of 3" in capfd.readouterr().out
     assert len(History(project / "bench_history").nights(machine.identify().slug)[night]) == 3
+
+
+def test_a_calibration_of_nothing_says_what_pytest_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Benchmarks that are all skipped end well and measure nothing."""
+    (project / "test_op.py").write_text("import pytest\n\ndef test_op(benchmark):\n    pytest.skip('not here')\n")
+    assert main(["calibrate", "-n", "2", "test_op.py"]) == 21
+    assert "it ran to its end and saved nothing: ===" in (said := capsys.readouterr().err)
+    assert "1 skipped" in said
+
+
+def test_options_without_a_path_follow_two_dashes(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dashes end the options of calibrate and are not given to pytest; going on takes them again."""
+    commands: list[list[str]] = []
+
+    def crashing(command: list[str], *_: object, **__: object) -> tuple[int, str]:
+        commands.append(command)
+        return 3, "no"
+
+    monkeypatch.setattr(calibrate, "run_process", crashing)
+    assert main(["calibrate", "-n", "2", "--night", "n1", "--", "-k", "op"]) == 21
+    assert commands[0][3:5] == ["-k", "op"]
+    assert "to go on: fuseproof calibrate -n 2 --night n1 -- -k op" in capsys.readouterr().out
+
+
+def test_a_night_with_a_wrong_name_is_not_begun(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the first process, not after it: nothing of it could be saved."""
+    monkeypatch.setattr(calibrate, "run_process", None)
+    assert main(["calibrate", "--night", "My Night"]) == 2
+    assert "--night: the night 'My Night' is not 1 to 32 of 0-9 and a-z" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_is_calibrated(

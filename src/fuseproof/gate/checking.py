@@ -94,11 +94,13 @@ def checked(
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, HistoryError]]:
-    runs: dict[Path, Run] = {}
+    runs: dict[str, Run] = {}
     faults: dict[Path, HistoryError] = {}
     for path in paths:
         try:
-            runs[path.resolve()] = History.load_path(path)
+            run = History.load_path(path)
+            # A copy of a run, which keeps its unique name, is no second process: a suspect would confirm itself.
+            runs[path.name if run.file.uid else str(path.resolve())] = run
         except HistoryError as error:
             faults[path] = error
     if not runs:

@@ -59,7 +59,7 @@ def add_show(commands: Any) -> None:
         "show",
         help="how well each benchmark can be gated, or the nights of one",
         description="Without KEY: each benchmark with its baseline, its noise between nights and between processes, "
-        "and the slow-down that a night would find in 95 %% of cases, by the history alone and in pairs. With KEY: "
+        "and the slow-down that a night would find in 95 % of cases, by the history alone and in pairs. With KEY: "
         "each night's value, spread and verdict, and where the level changed.",
     )
     parser.add_argument("key", nargs="?", metavar="KEY", help="a benchmark's key, or a pattern such as 'adam_step/*'")

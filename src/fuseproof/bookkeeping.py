@@ -1,9 +1,4 @@
-"""What a pytest session does with its benchmarks: which stored run it compares with, and where it saves its own.
-
-pytest-benchmark would load and save by itself, but its folder name does not know the GPU, its write is not atomic and
-its comparison goes by test names. So its options are taken over before it reads them, and everything goes through
-`history`; its own table and JSON stay as they are.
-"""
+"""What a pytest session does with its benchmarks: which stored run it compares with, and where it saves its own."""
 
 from __future__ import annotations
 
@@ -21,83 +16,15 @@ from typing import Any
 import pytest
 
 from fuseproof import machine, preflight
-from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside, night_fault
+from fuseproof.asked import Asked
+from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside
 from fuseproof.run_schema import SCHEMA
 from fuseproof.selection import Selection
 
-__all__ = ["Asked", "Bookkeeper", "take_over"]
+__all__ = ["Bookkeeper"]
 
 _NIGHTS = 20  # how far back a benchmark is looked for that newer runs lack
 _CLOCKS_APART = timedelta(hours=1)  # hosts of one history that keep no common time differ by minutes
-_DEFAULT_STORAGE = "file://./.benchmarks"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command line asked of pytest-benchmark's storage.
-
-    Attributes:
-        compare: None (not asked), True (the newest run), or a run number, glob or path.
-        label: None (do not save), or the name given to ``--benchmark-save``; empty for ``--benchmark-autosave``.
-
-    """
-
-    compare: str | bool | None
-    label: str | None
-
-
-def take_over(config: pytest.Config, history_root: Path) -> tuple[Asked, History]:
-    """Take pytest-benchmark's storage options, so that it neither loads nor saves by itself.
-
-    Raises:
-        pytest.UsageError: the options cannot be meant as given; the message shows the mend.
-
-    """
-    option = config.option
-    if not config.pluginmanager.hasplugin("benchmark"):
-        raise pytest.UsageError("fuseproof needs pytest-benchmark, which is blocked here; run without -p no:benchmark.")
-    storage: str = option.benchmark_storage
-    if storage == _DEFAULT_STORAGE:
-        storage = str(history_root)
-    elif storage.startswith("file://"):
-        storage = storage.removeprefix("file://")
-    elif "://" in storage:
-        raise pytest.UsageError(f"--benchmark-storage={storage}: fuseproof keeps its history in files; give a folder.")
-    compare = None if option.benchmark_compare == [] else option.benchmark_compare
-    autosave, name = option.benchmark_autosave, option.benchmark_save
-    asked = Asked(compare, name or ("" if autosave else None))
-    _refuse_unsaid_comparisons(config, asked)
-    option.benchmark_compare, option.benchmark_autosave, option.benchmark_save = [], None, None
-    option.benchmark_storage = f"file://{storage}"
-    if option.benchmark_columns is None:
-        option.benchmark_columns = ["min", "median", "iqr", "outliers", "rounds"]
-    return asked, History(Path(storage))
-
-
-def _refuse_unsaid_comparisons(config: pytest.Config, asked: Asked) -> None:
-    option = config.option
-    compare = asked.compare
-    if compare == "":
-        raise pytest.UsageError("--benchmark-compare= names no run; leave out the = for the newest run.")
-    path = compare.partition("::")[0] if isinstance(compare, str) else ""
-    if os.path.exists(path) and not path.endswith(".json"):  # noqa: PTH110 - Path.exists raises for a very long name
-        raise pytest.UsageError(
-            f"--benchmark-compare took {compare!r} as the name of a run; put the path first: "
-            f"pytest {compare} --benchmark-compare"
-        )
-    if option.benchmark_compare_fail and compare is None:
-        raise pytest.UsageError("--benchmark-compare-fail needs --benchmark-compare.")
-    if asked.compare is None and asked.label is None:
-        return
-    if (night := os.environ.get(NIGHT)) and (fault := night_fault(night)):
-        raise pytest.UsageError(f"{NIGHT}: {fault}.")
-    what = "--benchmark-compare" if asked.compare else "--benchmark-save/--benchmark-autosave"
-    if getattr(option, "dist", "no") != "no" or hasattr(config, "workerinput"):
-        raise pytest.UsageError(f"{what}: nothing is timed under pytest-xdist; run without -n (or with -n 0).")
-    if option.benchmark_disable and not option.benchmark_enable:
-        raise pytest.UsageError(f"{what}: nothing is timed with --benchmark-disable; run without it.")
-    if option.benchmark_skip and not option.benchmark_only:
-        raise pytest.UsageError(f"{what}: nothing is timed with --benchmark-skip; run without it.")
 
 
 @dataclass
@@ -105,7 +32,7 @@ class Bookkeeper:
     """The stored side of one session.
 
     Attributes:
-        asked, history: from `take_over`.
+        asked, history: from `asked.take_over`.
         baselines: the runs to compare with, oldest first; without names the newest night, and as many older ones as
             were needed to find each benchmark.
         notes: lines for the header and the summary.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.history import History
+from fuseproof.history import NIGHT, History, night_fault
 
 __all__ = ["Asked", "take_over"]
 

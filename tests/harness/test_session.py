@@ -270,6 +270,19 @@ def test_a_narrow_run_does_not_hide_the_older_one(project: Project) -> None:
     assert "what it lacks with the newest run that has it" in text
 
 
+def test_older_nights_are_read_only_for_what_newer_ones_lack(project: Project) -> None:
+    """A long history costs a session no more than a short one: a spoilt old file is met when it is needed."""
+    project.run("--benchmark-autosave")
+    project.run("--benchmark-autosave")
+    project.files[0].write_text("{", encoding="utf-8")
+    kept = project.run("--benchmark-compare", "--fuseproof-gate=off")
+    project.write(test_two=MORE)
+    wanting = project.run("--benchmark-compare", "--fuseproof-gate=off")
+
+    assert "set aside" not in kept
+    assert project.files[0].name in line_with(wanting, "set aside: ")
+
+
 @pytest.mark.parametrize("demand", ["--fuseproof-require=baseline", "--benchmark-compare-fail=median:1%"])
 def test_a_demanded_baseline_that_holds_nothing_to_compare_is_an_error(project: Project, demand: str) -> None:
     """A readable run without any of these keys is no baseline: status 21, not a green gate."""

@@ -1,5 +1,6 @@
 """The gate in a pytest session, run for real on a small project whose kernels take the time that a file says."""
 
+import contextlib
 import errno
 import json
 import math
@@ -987,8 +988,14 @@ def test_ctrl_c_ends_the_child_too(fresh: Project) -> None:
     """A real SIGINT while a child sleeps: it is gone, status 2, and the verdicts are there."""
     fresh.remember()
     fresh.say(factor={"c": 1.3}, sleep={"c": [0, 0, 600]})
-    command = [sys.executable, "-m", "pytest", *GATED]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # What starts the tests in the background may ignore SIGINT, and children inherit that.
+    heeding = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"import signal, sys, pytest; {heeding}; sys.exit(pytest.main())"
+        "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(pytest.main())"
+    )
+    command = [sys.executable, "-c", program, *GATED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, contextlib.ExitStack() as stack:
+        stack.callback(process.kill)  # else a session that does not end is waited for
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         assert any("process 2 of 5" in line for line in lines)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.history import NIGHT, History, night_fault
+from fuseproof.history import History
+from fuseproof.run_file import NIGHT, night_fault
 
 __all__ = ["Asked", "take_over"]
 

@@ -17,7 +17,8 @@ import pytest
 
 from fuseproof import machine, preflight
 from fuseproof.asked import Asked
-from fuseproof.history import NIGHT, History, HistoryError, Run, SetAside
+from fuseproof.history import History, HistoryError, Run, SetAside
+from fuseproof.run_file import NIGHT
 from fuseproof.run_schema import SCHEMA
 from fuseproof.selection import Selection
 

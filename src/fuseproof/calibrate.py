@@ -1,6 +1,6 @@
 """`fuseproof calibrate`: how much fresh processes differ here, and so how small a slow-down the gate can see.
 
-numpy and scipy are imported when it runs, so that `fuseproof doctor` works where they are broken.
+numpy, scipy and what the history needs are imported when it runs, so that `fuseproof doctor` works without them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuseproof import gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
-from fuseproof.history import NIGHT, History, HistoryError, night_fault
 from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
+from fuseproof.run_file import NIGHT, night_fault
+from fuseproof.storage import HistoryError
+
+if TYPE_CHECKING:
+    from fuseproof.history import History
 
 __all__ = ["add"]
 
@@ -61,6 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) -> int:
+    from fuseproof.history import History
+
     gpu.mark_root(os.environ)  # this process looks at the GPU too, and is no stranger to its children
     history, slug = History(root / settings.history), machine.identify().slug
     night = arguments.night or secrets.token_hex(4)

@@ -20,24 +20,21 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fuseproof.record_schema import RECORD_SCHEMA, find_record_fault
-from fuseproof.run_file import NAME_FORM, RunFile, matches, new_name
+from fuseproof.run_file import NAME_FORM, RunFile, matches, new_name, night_fault
 from fuseproof.run_schema import SCHEMA, find_fault
 from fuseproof.storage import HistoryError, SetAside, entries, explained, read_document, shown, write_new
 
-__all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside", "night_fault"]
+__all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside"]
 
 LOCK_TIMEOUT_S = 60.0
 """How long a save waits for the others on its machine; one save holds the lock for some milliseconds."""
 
-NIGHT = "FUSEPROOF_NIGHT"
-"""The environment variable that makes several processes one night: its name, of 0-9 and a-z."""
 
 VERDICTS = "verdicts"
 """The folder of a machine's verdicts; pytest-benchmark looks for runs in a machine's own folder only."""
 
 _STALE_TMP_S = 3600.0  # no save takes an hour: whoever wrote an older one was killed
 _MACHINE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
-_NIGHT = re.compile(r"[0-9a-z]{1,32}")
 
 
 @dataclass(frozen=True)
@@ -267,11 +264,6 @@ class History:
             f"{shown(self.root)}: no run of this machine matches {spec!r}: {machine} {has}{elsewhere}; give a run's "
             "number, a file name or a path to a file, or save a first run with --benchmark-autosave"
         )
-
-
-def night_fault(night: str) -> str | None:
-    """Return why this is no name of a night; None where it is one."""
-    return None if _NIGHT.fullmatch(night) else f"the night {night!r} is not 1 to 32 of 0-9 and a-z"
 
 
 def _completed(document: dict[str, Any], machine: str, night: str, schema: int) -> dict[str, Any]:

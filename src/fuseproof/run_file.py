@@ -9,6 +9,10 @@ from pathlib import Path
 
 NAME_FORM = "<number>_<YYYYMMDDTHHMMSSZ>_<night>_<uid>[_<label>].json"
 
+NIGHT = "FUSEPROOF_NIGHT"
+"""The environment variable that makes several processes one night: its name, of 0-9 and a-z."""
+
+_NIGHT = re.compile(r"[0-9a-z]{1,32}")
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 # Nine digits at most: a stray name with a hundred would make the next number too long for a file name, for ever.
 _NAME = re.compile(
@@ -62,3 +66,8 @@ def matches(path: Path, machine: str, spec: str) -> bool:
     if name.isascii() and name.isdigit():
         return path.name.partition("_")[0] == name.lstrip("0").zfill(4)
     return bool(name) and (fnmatchcase(path.name, name) or fnmatchcase(path.name, f"{name}*.json"))
+
+
+def night_fault(night: str) -> str | None:
+    """Return why this is no name of a night; None where it is one."""
+    return None if _NIGHT.fullmatch(night) else f"the night {night!r} is not 1 to 32 of 0-9 and a-z"

@@ -991,8 +991,6 @@ def test_ctrl_c_ends_the_child_too(fresh: Project) -> None:
     # What starts the tests in the background may ignore SIGINT, and children inherit that.
     heeding = "signal.signal(signal.SIGINT, signal.default_int_handler)"
     program = f"import signal, sys, pytest; {heeding}; sys.exit(pytest.main())"
-        "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(pytest.main())"
-    )
     command = [sys.executable, "-c", program, *GATED]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, contextlib.ExitStack() as stack:
         stack.callback(process.kill)  # else a session that does not end is waited for

@@ -170,6 +170,7 @@ def _say(config: pytest.Config, progress: str) -> None:
     if reporter is not None and config.get_verbosity() >= 0:
         reporter.ensure_newline()
         reporter.write_line(f"fuseproof: {progress}")
+        reporter.flush()  # else a pipe shows it when all is over
 
 
 def _forget(config: pytest.Config, nodeid: str) -> None:

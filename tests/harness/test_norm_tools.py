@@ -211,7 +211,7 @@ def test_layouts_hold_the_values(layout):
 def test_poisoned_memory_is_nan_in_every_dtype(dtype):
     """Of the next tensors some get memory that was freed, which holds NaN in their dtype."""
     lid = poison(CPU)
-    fresh = [torch.empty(2**15 // dtype.itemsize, dtype=dtype) for _ in range(2048)]  # others' tests have left holes
+    fresh = [torch.empty(2**15 // dtype.itemsize, dtype=dtype) for _ in range(8192)]  # others' tests have left holes
 
     assert max(float(each.isnan().double().mean()) for each in fresh) > 0.9
     del lid

@@ -18,7 +18,7 @@ from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
 from fuseproof.processes import ChildError, Progress
-from fuseproof.replicates import Replicates, tests_by_key
+from fuseproof.replicates import Replicates
 from fuseproof.selection import Selection
 from fuseproof.trusted import Trusted
 from fuseproof.verdicts.confirmation import SUITE_PROCESSES

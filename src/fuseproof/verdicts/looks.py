@@ -42,7 +42,9 @@ class Look:
     equal: npt.NDArray[np.bool_]
 
 
-def look(differences_ln: Floats, ln_duration: Floats, tests: int, tolerance_ln: float, floor_ln2: Floats) -> Look:
+def look(
+    differences_ln: Floats, ln_duration: Floats, tests: int, tolerance_ln: float | Floats, floor_ln2: Floats
+) -> Look:
     """Look at differences (..., pairs, benchmarks) of tonight over the old environment; NaN where a pair did not run.
 
     Slower is asked first: whoever is proven slower is not equal, however little. All benchmarks, decided ones too,
@@ -65,8 +67,9 @@ def judge_looks(
     differences_ln: Mapping[Pair, Sequence[float]],
     ln_durations: Mapping[Pair, float],
     *,
-    tolerance_ln: float,
+    tolerance_ln: float | Mapping[Pair, float],
     resolution_ns: float = 0.0,
+    tests: int | None = None,
 ) -> list[Verdict]:
     """Return the verdicts that all looks so far allow: REGRESSED, PASS, or INCONCLUSIVE(UNDECIDED), worst first.
 
@@ -75,8 +78,9 @@ def judge_looks(
     Args:
         differences_ln: by pair, new over old for each pair of processes, in the order in which they ran.
         ln_durations: by pair, the logarithm of its duration in nanoseconds, for the trend of the noise.
-        tolerance_ln: the largest slow-down that is none.
+        tolerance_ln: the largest slow-down that is none, of all or by pair.
         resolution_ns: the step of the clock.
+        tests: m, how many pairs share the error; those of `differences_ln` where no other metric is judged besides.
 
     """
     sound = {pair: [float(v) for v in values] for pair, values in differences_ln.items() if _is_sound(values)}
@@ -84,7 +88,8 @@ def judge_looks(
         pair: Verdict(pair, Outcome.INVALID, (Reason.BAD_VALUE,), detail=f"{pair}: a difference is not a finite number")
         for pair in differences_ln.keys() - sound.keys()
     }
-    tests = max(1, len(differences_ln))
+    tests = max(1, len(differences_ln)) if tests is None else tests
+    tolerances = {p: tolerance_ln if isinstance(tolerance_ln, float) else tolerance_ln[p] for p in sound}
     for pairs_run in LOOKS:
         ready = sorted(pair for pair, values in sound.items() if len(values) >= pairs_run)
         undecided = [pair for pair in ready if pair not in verdicts or Reason.UNDECIDED in verdicts[pair].reasons]
@@ -97,9 +102,9 @@ def judge_looks(
             table[: len(kept), column] = kept
         durations = np.array([ln_durations.get(pair, 0.0) for pair in known])
         floor = 2 * noise.resolution_variance(durations, resolution_ns)  # two readings
-        seen = look(table, durations, tests, tolerance_ln, floor)
+        seen = look(table, durations, tests, np.array([tolerances[pair] for pair in known]), floor)
         for pair in undecided:
-            verdicts[pair] = _verdict(seen, known.index(pair), pair, pairs_run, tests, tolerance_ln)
+            verdicts[pair] = _verdict(seen, known.index(pair), pair, pairs_run, tests, tolerances[pair])
     for pair in sound.keys() - verdicts.keys():
         verdicts[pair] = Verdict(pair, Outcome.INCONCLUSIVE, (Reason.UNDECIDED,), detail=f"fewer than {LOOKS[0]} pairs")
     return sorted(verdicts.values(), key=lambda verdict: verdict.order)

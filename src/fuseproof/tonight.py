@@ -24,7 +24,7 @@ from fuseproof.trusted import Trusted
 from fuseproof.verdicts.confirmation import SUITE_PROCESSES
 from fuseproof.verdicts.night import Night, Values
 from fuseproof.verdicts.nightly import ConfirmPlan
-from fuseproof.verdicts.recorded import night_of
+from fuseproof.verdicts.recorded import night_of, tests_by_key
 from fuseproof.verdicts.verdict import Waiver
 
 __all__ = ["Tonight"]

@@ -57,6 +57,7 @@ class Order:
         """Make this session a child: nothing is compared, gated or written but its own results."""
         option = config.option
         option.benchmark_json = option.xmlpath = option.basetemp = None
+        option.fuseproof_parity_json = None
         option.benchmark_compare, option.benchmark_compare_fail = [], []
         option.benchmark_autosave, option.benchmark_save = True, None
         option.benchmark_storage = f"file://{self.storage}"

@@ -30,6 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="print the matrix of faults, candidates and dtypes; a cell without case and without reason fails",
     )
     group.addoption(
+        "--fuseproof-parity-json",
+        metavar="FILE",
+        dest="fuseproof_parity_json",
+        help="write what came of each parity case to this file, with its greatest errors in units of their budgets",
+    )
+    group.addoption(
         "--fuseproof-require",
         metavar="WHAT[,WHAT]",
         dest="fuseproof_require",
@@ -103,6 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(*numbers, dtypes): the faults that a parity test would show")
     config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
     from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
+    from fuseproof.parity import outcomes
 
     if told := order.Order.take(os.environ):
         told.obey(config)
@@ -116,5 +123,6 @@ def pytest_configure(config: pytest.Config) -> None:
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
+    outcomes.record(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

@@ -77,7 +77,7 @@ class Child:
             seconds = time.monotonic() - begun_s
             document = self._document(environment.name, status, output, Path(storage))
         self.longest_s = max(seconds, self.longest_s or 0.0)
-        block = {"seconds": round(seconds, 2), "failed": status != 0}
+        block: dict[str, Any] = {"seconds": round(seconds, 2), "failed": status != 0}
         if status or not document["benchmarks"]:
             block["nothing" if not document["benchmarks"] else "failures"] = last_words(output)
         return {**document, "upgrade": block}

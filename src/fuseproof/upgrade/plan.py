@@ -77,7 +77,10 @@ class UpgradePlan:
                 raise HistoryError(f"{where}: {name} is {shown(values.get(name))}; {mend}")
         if unknown := sorted(values.keys() - kinds.keys()):
             raise HistoryError(f"{where}: {unknown[0]} is not known; {mend}")
-        return cls(**{name: tuple(values[name]) if kind is tuple else values[name] for name, kind in kinds.items()})
+        read: dict[str, Any] = {
+            name: tuple(values[name]) if kind is tuple else values[name] for name, kind in kinds.items()
+        }
+        return cls(**read)
 
     def difference(self, begun: UpgradePlan) -> str | None:
         """Return how this plan differs from the one that a folder was begun with; None where it does not."""

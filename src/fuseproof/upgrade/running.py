@@ -53,6 +53,7 @@ class Runner:
         self._failure: BaseException | None = None
         self._places: Counter[int] = Counter()
         self._longest_s = 0.0
+        self._last_s: list[float] = []
 
     def run(self) -> None:
         """Run block after block.
@@ -73,7 +74,7 @@ class Runner:
     def _run_block(self, block: Block) -> None:
         waiting = deque(block.numbers)
         count = min(len(self.lanes), len(waiting))
-        progress = Progress(self.say, block.what, side_by_side=count)
+        progress = Progress(self.say, block.what, self._last_s[-count:], side_by_side=count)
         threads = [
             threading.Thread(target=self._work, args=(lane, waiting, block, progress), daemon=True)
             for lane in self.lanes[:count]
@@ -89,6 +90,7 @@ class Runner:
                 if thread.ident is not None:
                     thread.join()
             raise
+        self._last_s = progress.steps_s  # the next block measures no more than this one
         if self._failure is not None:
             raise self._failure
 

@@ -14,6 +14,7 @@ from fuseproof.parity import ParityError, eps_of
 from fuseproof.parity.adam.bounds import Tracked, advance
 from fuseproof.parity.adam.regimes import Regime, make_params, usual_settings
 from fuseproof.parity.bits import copies
+from fuseproof.parity.worst import note
 
 __all__ = ["check_trusted"]
 
@@ -74,6 +75,7 @@ def check_trusted(
             f"implementation with FP32 state by {trusted_error:.3g}, so that {allowed:.3g} is allowed "
             f"({candidate.name}, {dtype}, {regime.name}, seed {seed})"
         )
+    note("parameters beside trusted ones", error / allowed)
     return error / trusted_error
 
 

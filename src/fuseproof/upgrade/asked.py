@@ -12,10 +12,12 @@ from typing import Any
 from fuseproof.config import load_settings
 from fuseproof.gate.settings import margin
 from fuseproof.tables import ConfigError
+from fuseproof.upgrade.environment import Examined
 from fuseproof.upgrade.lanes import VISIBLE
+from fuseproof.upgrade.plan import UpgradePlan
 from fuseproof.verdicts.rules import Kind, Rule
 
-__all__ = ["Asked", "add_common", "variables"]
+__all__ = ["Asked", "about", "add_common", "variables"]
 
 _BROUGHT = ("adam", "layer-norm")
 
@@ -88,6 +90,33 @@ class Asked:
             arguments.gpus,
             Path(arguments.folder),
         )
+
+    def plan(
+        self, kind: str, machine: str, arms: Mapping[str, Mapping[str, Any]], candidates: Sequence[str] = ()
+    ) -> UpgradePlan:
+        """Return the plan of what is measured; `arms` as `about` says of each."""
+        return UpgradePlan(
+            kind,
+            machine,
+            arms,
+            self.tests,
+            self.keyword,
+            self.mark,
+            self.arguments,
+            tuple(candidates),
+            self.tolerance,
+        )
+
+
+def about(examined: Examined) -> dict[str, Any]:
+    """Return what must be the same of an environment for its processes to be gone on with."""
+    environment = examined.environment
+    return {
+        "python": environment.python,
+        "set": dict(environment.variables),
+        "inventory": dict(examined.inventory),
+        "variables": dict(examined.variables),
+    }
 
 
 def add_common(parser: argparse.ArgumentParser, folder: str, mark: str) -> None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuseproof import gpu
-from fuseproof.processes import ChildError
 from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
-from fuseproof.upgrade.asked import Asked, add_common, variables
+from fuseproof.upgrade.asked import Asked, about, add_common, variables
 from fuseproof.upgrade.environment import Examined, UpgradeError, examine, require_same_machine, resolve
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _USAGE_ERROR = 2
-_UNANSWERED = 21
 _INTERRUPTED = 130  # as a shell says it
 _FOLDER = "fuseproof-upgrade"
 
@@ -62,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
             ("new", arguments.new, variables("--to-env", arguments.to_env)),
         )
         environments = [resolve(*each) for each in given]
-        print("upgrade: looking at both environments", flush=True)
+        _say("upgrade", "looking at both environments")
         old, new = (examine(each, Path.cwd()) for each in environments)
         require_same_machine(old, new)
         upgrade = _compare(asked, old, new)
@@ -75,77 +73,38 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _compare(asked: Asked, old: Examined, new: Examined) -> Upgrade:
     from fuseproof.upgrade.bank import Bank
-    from fuseproof.upgrade.child import Child
     from fuseproof.upgrade.comparison import compare
-    from fuseproof.upgrade.lanes import VISIBLE, lanes
+    from fuseproof.upgrade.measured import measure
     from fuseproof.upgrade.outcome import Upgrade
-    from fuseproof.upgrade.plan import UpgradePlan
-    from fuseproof.upgrade.running import Runner
-    from fuseproof.upgrade.schedule import next_block
 
-    plan = UpgradePlan(
-        "upgrade",
-        old.machine_slug,
-        {each.name: _about(each) for each in (old, new)},
-        asked.tests,
-        asked.keyword,
-        asked.mark,
-        asked.arguments,
-        tolerance=asked.tolerance,
-    )
-    where = lanes(asked.gpus, os.environ.get(VISIBLE))
+    both = {each.name: each for each in (old, new)}
+    plan = asked.plan("upgrade", old.machine_slug, {name: about(each) for name, each in both.items()})
     bank = Bank.begin(asked.folder, plan)
     try:
-        if kept := len(bank.trials()):
-            print(f"upgrade: {kept} finished pairs in {asked.folder} are used; delete it to measure anew")
-        runner = Runner(
-            bank,
-            {each.name: each.environment for each in (old, new)},
-            Child(bank.plan, asked.root, Path.cwd()),
-            where,
-            lambda trials: next_block(
-                trials, compare(trials, asked.rules).undecided, asked.most, len(where), everything=asked.everything
-            ),
-            lambda line: print(f"upgrade: {line}", flush=True),
-            asked.budget_s,
+        environments = {name: each.environment for name, each in both.items()}
+        measured = measure(
+            asked, bank, environments, lambda trials: compare(trials, asked.rules).undecided, partial(_say, "upgrade")
         )
-        interrupted = False
-        try:
-            runner.run()
-        except KeyboardInterrupt:
-            interrupted = True
-            runner.notes.append(f"interrupted; the same command goes on with what is in {asked.folder}")
-        except ChildError as error:
-            runner.notes.append(str(error))
-        if runner.over:
-            runner.notes.append(f"the budget is over; the same command goes on with what is in {asked.folder}")
-        trials = bank.trials()
     finally:
         bank.end()
-    found = compare(trials, asked.rules)
+    found = compare(measured.trials, asked.rules)
     return Upgrade(
         old,
         new,
         found.verdicts,
         found.durations,
         None,
-        len(trials),
-        sum(trial.seconds for trial in trials),
-        interrupted,
+        len(measured.trials),
+        measured.seconds,
+        measured.interrupted,
         max((rule.tolerance_ln for rule in asked.rules if rule.metric == "device_time_ns"), default=0.0),
         plan.selection,
-        (*runner.notes, *found.notes),
+        (*measured.notes, *found.notes),
     )
 
 
-def _about(examined: Examined) -> dict[str, Any]:
-    about = asdict(examined.environment)
-    return {
-        "python": about["python"],
-        "set": about["variables"],
-        "inventory": dict(examined.inventory),
-        "variables": dict(examined.variables),
-    }
+def _say(command: str, line: str) -> None:
+    print(f"{command}: {line}", flush=True)  # through a pipe it would come with the end
 
 
 def _tell(upgrade: Upgrade) -> None:

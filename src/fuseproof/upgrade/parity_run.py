@@ -111,7 +111,17 @@ def measure_parity(
         command = [
             *(examined.environment.python, "-m", "pytest", *tests, *arguments),
             *("-m", f"parity and ({marks})" if marks else "parity", *(("-k", keyword) if keyword else ())),
-            *("-n", str(workers), "--benchmark-disable", "-p", "no:cacheprovider", "-q", "--tb=no"),
+            *(
+                "-n",
+                str(workers),
+                "--dist",
+                "worksteal",
+                "--benchmark-disable",
+                "-p",
+                "no:cacheprovider",
+                "-q",
+                "--tb=no",
+            ),
             f"--fuseproof-parity-json={path}",
         ]
         try:

@@ -108,12 +108,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "parity: whether a result is right, not how long it takes")
     config.addinivalue_line("markers", "fault(*numbers, dtypes): the faults that a parity test would show")
     config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
-    from fuseproof import asked, bookkeeping, confirming, fixtures, gating, hooks, selection
+    from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
     from fuseproof.parity import outcomes
 
-    if order := confirming.Order.take(os.environ):
-        order.obey(config)
-        config.stash[fixtures.PLANTS] = order.plants
+    if told := order.Order.take(os.environ):
+        told.obey(config)
+        config.stash[fixtures.PLANTS] = told.plants
+        config.stash[hooks.ORDER] = told
     wanted, history = asked.take_over(config, config.rootpath / settings.history)
     book = bookkeeping.Bookkeeper(wanted, history, selection.Selection.of(config))
     config.stash[hooks.BOOKKEEPER] = book

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fuseproof.verdicts.verdict import Pair, Verdict, exit_status
+from fuseproof.verdicts.verdict import FAILED_STATUS, UNANSWERED_STATUS, Outcome, Pair, Verdict, exit_status
 
 if TYPE_CHECKING:
     from fuseproof.upgrade.environment import Examined
@@ -29,7 +29,7 @@ class Upgrade:
             not judged are here too.
         parity: what changed between the environments; None where it was not asked for.
         pairs: finished pairs of processes.
-        seconds: how long the pairs ran, those of an interrupted run included.
+        seconds: how long their processes took together, those of an interrupted run included.
         interrupted: whether it was ended before its end: what is undecided may still be decided.
         tolerance_ln: the largest slow-down that is none, a logarithm.
         selection: what was asked for, in words.
@@ -52,6 +52,8 @@ class Upgrade:
     @property
     def status(self) -> int:
         """The exit status: 1 newly wrong results, 20 slower or hungrier, 21 not known, 0 neither."""
-        if self.parity is not None and self.parity.newly_failing:
-            return PARITY_STATUS
-        return exit_status(self.verdicts, required_gate=True)
+        parity = 0 if self.parity is None else self.parity.status
+        # A benchmark that only the new environment has is nothing to switch back for.
+        asked = [verdict for verdict in self.verdicts if verdict.outcome is not Outcome.NEW]
+        found = {parity, exit_status(asked, required_gate=True), 0 if asked else UNANSWERED_STATUS}
+        return next((status for status in (PARITY_STATUS, FAILED_STATUS, UNANSWERED_STATUS) if status in found), 0)

@@ -80,12 +80,14 @@ FAILED = CaseChange("t.py::test_x[apex]", "passed", "failed", "param: 3 of 4 bey
         ((exact("a", "kernels_hash", Outcome.PASS, "x -> y"),), QUIET, "Switch", "other kernels in 1"),
         ((exact("a", "peak_bytes", Outcome.IMPROVED, "2 -> 1"),), QUIET, "Switch", "peak memory less in 1"),
         ((time("a", Outcome.PASS, 0),), QUIET, "Switch", "peak memory not compared"),
+        ((*FINE, time("c", Outcome.NEW, 0)), QUIET, "Switch", "1 faster, 1 only in new, peak memory unchanged"),
+        (FINE, ParityChange(), "Not decided", "parity: no case ran in both environments"),
         (FINE, None, "Switch", "parity was not asked for"),
         (FINE, ParityChange(compared=9, newly_failing=(FAILED,)), "Do not switch", "parity: 1 new failure in 9 cases"),
     ],
     ids=[
         *("slower", "hungrier", "more_launches", "undecided", "missing", "other_kernels", "less_memory"),
-        *("no_memory", "no_parity", "new_failure"),
+        *("no_memory", "only_in_new", "no_case", "no_parity", "new_failure"),
     ],
 )
 def test_what_the_sentence_says(verdicts, parity, lead, words):
@@ -281,6 +283,6 @@ def test_nothing_at_all_is_said():
     """Without verdicts and without parity nothing looks like a success."""
     empty = dataclasses.replace(upgrade(), verdicts=(), durations={}, parity=None, pairs=0)
 
-    assert "no benchmark was compared" in report.sentence(empty)
+    assert report.sentence(empty).startswith("Not decided: no benchmark was compared, ")
     assert FORMS["terminal"](empty).count("nothing was compared") == 2
     assert "nothing was measured" in report.to_markdown(empty)

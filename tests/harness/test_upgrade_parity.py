@@ -244,7 +244,7 @@ def test_second():
     ("first", "arguments", "status"),
     [
         ("assert 0", ("-x",), 1),
-        ("os.kill(os.getpid(), signal.SIGINT)", (), 2),
+        ("raise KeyboardInterrupt", (), 2),
         ("pytest.exit('enough')", (), 2),
     ],
     ids=["exitfirst", "ctrl_c", "exit"],
@@ -603,11 +603,13 @@ def test_ctrl_c_ends_the_child_too(pytester):
             time.sleep(120)
         """,
         ask="""
+        import signal
         import sys
         from pathlib import Path
         from fuseproof.upgrade.environment import Environment, Examined
         from fuseproof.upgrade.parity_run import measure_parity
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a session in the background ignores it
         measure_parity(
             Examined(Environment("old", sys.executable), {}, "here"), ["test_slow.py"], "", Path(), 0, print
         )

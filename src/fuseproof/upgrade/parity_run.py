@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -85,6 +86,7 @@ def measure_parity(
     marks: str = "",
     arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
 ) -> ParityRun:
     """Run the parity cases of a test directory in an environment.
 
@@ -98,6 +100,7 @@ def measure_parity(
         marks: ``-m``: which of the parity cases; all if empty.
         arguments: more of pytest's: ``--fuseproof-adam=NAME=MODULE:ATTR``.
         variables: set besides the environment's own: which GPUs it may use.
+        stop: as for `run_process`.
 
     Raises:
         UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest.
@@ -126,7 +129,7 @@ def measure_parity(
         ]
         try:
             status, output = run_process(
-                command, folder, {**examined.environment.variables, **(variables or {})}, _LIMIT_S
+                command, folder, {**examined.environment.variables, **(variables or {})}, _LIMIT_S, stop=stop
             )
         except ChildError as error:
             raise UpgradeError(f"parity in {name}: {error}; mend that first.") from None

@@ -91,6 +91,11 @@ class Asked:
             Path(arguments.folder),
         )
 
+    @property
+    def tolerance_ln(self) -> float:
+        """The largest difference in device time that is none, where nothing else is said of a benchmark."""
+        return next((rule.tolerance_ln for rule in self.rules if rule.metric == "device_time_ns"), 0.0)
+
     def plan(
         self, kind: str, machine: str, arms: Mapping[str, Mapping[str, Any]], candidates: Sequence[str] = ()
     ) -> UpgradePlan:

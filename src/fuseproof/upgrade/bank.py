@@ -25,7 +25,7 @@ __all__ = ["Bank", "Trial"]
 _PLAN = "plan.json"
 _LOCK = "plan.lock"
 _NAME = re.compile(r"(?P<number>[0-9]{4})-(?P<arm>[a-z]+)\.json")
-_OWN = re.compile(r"plan\.(json|lock|tmp)|[0-9]{4}-[a-z]+\.(json|tmp)")
+_OWN = re.compile(r"plan\.(json|lock|tmp)|([0-9]{4}|parity)-[a-z]+\.(json|tmp)")
 _NEW_FOLDER = "give another --folder, or delete this one to measure anew"
 
 
@@ -105,6 +105,15 @@ class Bank:
             for arm, document in trial.documents.items():
                 about = {"pair": trial.number, "arm": arm, "gpu": trial.gpu, "first": arm == trial.first}
                 _write(self._path(trial.number, arm), {**document, "upgrade": {**about, **document["upgrade"]}})
+
+    def beside(self, name: str) -> Path:
+        """Return the path of something that is kept beside the pairs."""
+        return self.folder / f"{name}.json"
+
+    def keep(self, path: Path, document: Mapping[str, Any]) -> None:
+        """Write it, whole or not at all; raises HistoryError where it cannot be written."""
+        with explained(self.folder, "written", "free some space, and run the same command again"):
+            _write(path, document)
 
     def trials(self) -> list[Trial]:
         """Return the finished pairs by their numbers; half a pair is none.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
 from fuseproof.upgrade.asked import Asked, about, add_common, variables
 from fuseproof.upgrade.environment import Examined, UpgradeError, examine, require_same_machine, resolve
+from fuseproof.upgrade.files import add_files, as_json, files_of, write
 
 if TYPE_CHECKING:
     from fuseproof.upgrade.outcome import Upgrade
@@ -26,6 +27,8 @@ __all__ = ["add"]
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as a shell says it
 _FOLDER = "fuseproof-upgrade"
+_FILES = ("json", "markdown", "html")
+_MOST_WORKERS = 8  # of parity: on an H200 more of them wait for the GPU
 
 
 def add(commands: Any) -> None:
@@ -48,43 +51,56 @@ def add(commands: Any) -> None:
     parser.add_argument("tests", nargs="*", metavar="TESTS", help="folders or files of tests (./tests)")
     add_common(parser, _FOLDER, "fuseproof_gate")
     parser.add_argument("--no-parity", action="store_true", help="compare times alone")
+    parser.add_argument("--workers", metavar="N", help="processes that share the parity cases (8, or as many as cores)")
+    add_files(parser, _FILES)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     gpu.mark_root(os.environ)  # this process looks at the GPU too, and is no stranger to its children
     try:
-        asked = Asked.of(arguments)
+        asked, files = Asked.of(arguments), files_of(arguments, _FILES)
         given = (
             ("old", arguments.old, variables("--from-env", arguments.from_env)),
             ("new", arguments.new, variables("--to-env", arguments.to_env)),
         )
         environments = [resolve(*each) for each in given]
-        _say("upgrade", "looking at both environments")
+        _say("looking at both environments")
         old, new = (examine(each, Path.cwd()) for each in environments)
         require_same_machine(old, new)
-        upgrade = _compare(asked, old, new)
-        _tell(upgrade)
+        workers = None if arguments.no_parity else _workers(arguments.workers)
+        upgrade = _compare(asked, old, new, workers)
+        _tell(upgrade, files)
     except (ConfigError, HistoryError, UpgradeError) as error:
         print(f"fuseproof upgrade: {error}", file=sys.stderr)
         return _USAGE_ERROR
     return _INTERRUPTED if upgrade.interrupted else upgrade.status
 
 
-def _compare(asked: Asked, old: Examined, new: Examined) -> Upgrade:
+def _workers(asked: str | None) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if asked is None:
+        return min(_MOST_WORKERS, cores)
+    if not asked.isascii() or not asked.isdecimal() or len(asked) > 4:
+        raise ConfigError(f"--workers {asked}: give a number; 0 for none beside pytest's own process")
+    return int(asked)
+
+
+def _compare(asked: Asked, old: Examined, new: Examined, workers: int | None) -> Upgrade:
+    """Compare parity, by so many workers or not at all, and then times."""
     from fuseproof.upgrade.bank import Bank
     from fuseproof.upgrade.comparison import compare
     from fuseproof.upgrade.measured import measure
     from fuseproof.upgrade.outcome import Upgrade
+    from fuseproof.upgrade.parity_kept import parity
 
     both = {each.name: each for each in (old, new)}
     plan = asked.plan("upgrade", old.machine_slug, {name: about(each) for name, each in both.items()})
     bank = Bank.begin(asked.folder, plan)
     try:
+        change = None if workers is None else parity(asked, bank, (old, new), workers, _say)
         environments = {name: each.environment for name, each in both.items()}
-        measured = measure(
-            asked, bank, environments, lambda trials: compare(trials, asked.rules).undecided, partial(_say, "upgrade")
-        )
+        measured = measure(asked, bank, environments, lambda trials: compare(trials, asked.rules).undecided, _say)
     finally:
         bank.end()
     found = compare(measured.trials, asked.rules)
@@ -93,26 +109,28 @@ def _compare(asked: Asked, old: Examined, new: Examined) -> Upgrade:
         new,
         found.verdicts,
         found.durations,
-        None,
+        change,
         len(measured.trials),
         measured.seconds,
         measured.interrupted,
-        max((rule.tolerance_ln for rule in asked.rules if rule.metric == "device_time_ns"), default=0.0),
+        asked.tolerance_ln,
         plan.selection,
         (*measured.notes, *found.notes),
     )
 
 
-def _say(command: str, line: str) -> None:
-    print(f"{command}: {line}", flush=True)  # through a pipe it would come with the end
+def _say(line: str) -> None:
+    print(f"upgrade: {line}", flush=True)  # through a pipe it would come with the end
 
 
-def _tell(upgrade: Upgrade) -> None:
-    from fuseproof.verdicts.verdict import Outcome, closing_line
+def _tell(upgrade: Upgrade, files: Mapping[str, Path]) -> None:
+    from fuseproof.upgrade.report import terminal_lines, to_html, to_json, to_markdown
 
-    for verdict in upgrade.verdicts:
-        if verdict.outcome is not Outcome.PASS or verdict.reasons:
-            print(verdict.message)
-    for note in upgrade.notes:
-        print(note)
-    print(f"upgrade: {closing_line(upgrade.verdicts)}; {upgrade.pairs} pairs, {upgrade.seconds:.0f} s")
+    print("\n".join(terminal_lines(upgrade)))
+    kinds: Mapping[str, Callable[[Upgrade], str]] = {
+        "json": lambda each: as_json(to_json(each)),
+        "markdown": to_markdown,
+        "html": to_html,
+    }
+    for kind, path in files.items():
+        write(path, kinds[kind](upgrade))

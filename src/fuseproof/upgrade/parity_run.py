@@ -16,12 +16,12 @@ from typing import Any, Final
 from fuseproof.processes import ChildError, ending, last_words, run_process
 from fuseproof.upgrade.environment import Examined, UpgradeError
 
-__all__ = ["ABSENT", "OUTCOMES", "Case", "ParityRun", "measure_parity", "read_run"]
+__all__ = ["ABSENT", "OUTCOMES", "SCHEMA", "Case", "ParityRun", "measure_parity", "read_run"]
 
 OUTCOMES: Final = ("failed", "mended", "known", "skipped", "passed")
 """What can come of a case: wrong; right although it is known to be wrong; wrong as is known; not asked; right."""
 
-_SCHEMA = 1  # of `--fuseproof-parity-json`
+SCHEMA: Final = 1  # of `--fuseproof-parity-json`
 _LIMIT_S = 3600.0  # 9,000 cases take 100 s with eight workers on an H200, twenty minutes with one
 _RAN, _NOTHING = (0, 1), 5  # pytest's: all passed, some failed; no test at all
 _KEYS = {"outcome", "why", "errors"}
@@ -160,9 +160,9 @@ def read_run(path: Path, whose: str, seconds: float = math.nan) -> ParityRun:
         raise UpgradeError(f"{whose}: pytest left no {path}: is fuseproof configured where its tests are?") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UpgradeError(f"{whose}: {path} is not JSON, or cut short ({error}); run it again.") from None
-    if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        raise UpgradeError(f"{whose}: {path} has schema {found!r}, this is {_SCHEMA}; use the same fuseproof for both.")
+        raise UpgradeError(f"{whose}: {path} has schema {found!r}, this is {SCHEMA}; use the same fuseproof for both.")
     tests = document.get("tests")
     if not isinstance(tests, dict):
         raise UpgradeError(f"{whose}: {path} has no tests; run it again.")

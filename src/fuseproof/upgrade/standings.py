@@ -15,7 +15,7 @@ from fuseproof.verdicts.looks import LOOKS
 from fuseproof.verdicts.night import fault_of
 from fuseproof.verdicts.recorded import Process, process_of, tests_by_key
 from fuseproof.verdicts.rules import Rule
-from fuseproof.verdicts.verdict import Pair
+from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Pair
 
 __all__ = ["HOST", "Contestant", "Row", "Standings", "rank"]
 
@@ -80,6 +80,13 @@ class Standings:
     undecided: frozenset[str]
     notes: Sequence[str]
 
+    @property
+    def status(self) -> int:
+        """21 if nothing was compared, or a time other than the host's is undecided; else 0, whoever is faster."""
+        judged = [row.standing for row in self.rows if row.standing is not None and row.metric != HOST]
+        unknown = not judged or any(standing.place is Place.UNDECIDED for standing in judged)
+        return UNANSWERED_STATUS if unknown else 0
+
 
 @dataclass
 class _Duel:
@@ -109,9 +116,7 @@ def rank(trials: Sequence[Trial], names: Sequence[str], rules: Sequence[Rule], t
     for process in map(process_of, documents):
         for duel in duels:
             _take(duel, process)
-    timed = {
-        Pair(duel.challenger, metric): duel for duel in duels for metric in duel.values if metric in _TIMES
-    }
+    timed = {Pair(duel.challenger, metric): duel for duel in duels for metric in duel.values if metric in _TIMES}
     standings: dict[Pair, Standing] = {}
     for metric in sorted({pair.metric for pair in timed}):
         own = {pair: duel for pair, duel in timed.items() if pair.metric == metric}
@@ -156,13 +161,12 @@ def _duels(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list
 def _take(duel: _Duel, process: Process) -> None:
     """Take in what one process says of both."""
     spoiled = [*process.invalid.get(duel.first, ()), *process.invalid.get(duel.challenger, ())]
-    metrics = {pair.metric for pair in process.values if pair.key == duel.challenger}
-    for metric in metrics:
+    for metric in _METRICS:
         pairs = (Pair(duel.first, metric), Pair(duel.challenger, metric))
-        if (metric not in BESIDE and not metric.endswith("_time_ns")) or pairs[0] not in process.values:
+        if not all(pair in process.values for pair in pairs):
             continue
         both = [process.values[pair] for pair in pairs]
-        if metric.endswith("_time_ns"):
+        if metric in _TIMES:
             if spoiled or any(fault_of(value) for value in both):
                 continue
             duel.ratios.setdefault(metric, []).append(math.log(both[1] / both[0]))

@@ -5,25 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fuseproof import gpu
 from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
 from fuseproof.upgrade.asked import Asked, about, add_common
 from fuseproof.upgrade.environment import UpgradeError, examine, resolve
-
-if TYPE_CHECKING:
-    from fuseproof.upgrade.measured import Measured
-    from fuseproof.upgrade.standings import Standings
+from fuseproof.upgrade.files import add_files, as_json, files_of, write
 
 __all__ = ["add"]
 
 _USAGE_ERROR = 2
 _INTERRUPTED = 130  # as a shell says it
 _FOLDER = "fuseproof-versus"
+_FILES = ("json", "markdown")
 _ARM = "here"
 _TOLERANCE = "1 %"  # below it a difference between two kernels is no reason to choose
 
@@ -39,11 +38,10 @@ def add(commands: Any) -> None:
         epilog="Exit status: 0 whoever is faster, 21 if something is undecided, 2 used wrongly, 130 ended by Ctrl-C or "
         "SIGTERM.",
     )
-    parser.add_argument("candidates", nargs="+", metavar="CANDIDATE", help="names; the first is compared with the others")
+    parser.add_argument("candidates", nargs="+", metavar="CANDIDATE", help="names; the others stand beside the first")
     parser.add_argument("--tests", action="append", metavar="TESTS", help="a folder or file of tests (./tests)")
     add_common(parser, _FOLDER, "")
-    for name in ("json", "markdown"):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write the answer there as {name}")
+    add_files(parser, _FILES)
     parser.set_defaults(run=_run, tolerance=_TOLERANCE)
 
 
@@ -53,20 +51,17 @@ def _run(arguments: argparse.Namespace) -> int:
         names = list(dict.fromkeys(arguments.candidates))
         if len(names) < 2:
             raise ConfigError(f"{' '.join(names)}: name at least two candidates")
-        asked = Asked.of(arguments)
-        for path in filter(None, (arguments.json, arguments.markdown)):
-            if not path.absolute().parent.is_dir():
-                raise ConfigError(f"{path}: there is no folder {path.parent}; make it")
-        return _compare(asked, names, arguments)
+        return _compare(Asked.of(arguments), names, files_of(arguments, _FILES))
     except (ConfigError, HistoryError, UpgradeError) as error:
         print(f"fuseproof versus: {error}", file=sys.stderr)
         return _USAGE_ERROR
 
 
-def _compare(asked: Asked, names: list[str], arguments: argparse.Namespace) -> int:
+def _compare(asked: Asked, names: list[str], files: Mapping[str, Path]) -> int:
     from fuseproof.upgrade.bank import Bank
     from fuseproof.upgrade.measured import measure
     from fuseproof.upgrade.standings import rank
+    from fuseproof.upgrade.table import terminal_lines, to_json, to_markdown
 
     say = partial(print, "versus:", flush=True)
     here = examine(resolve(_ARM, sys.executable), Path.cwd())
@@ -74,22 +69,16 @@ def _compare(asked: Asked, names: list[str], arguments: argparse.Namespace) -> i
     bank = Bank.begin(asked.folder, plan)
     ranked = partial(rank, names=names, rules=asked.rules, tolerance_ln=asked.tolerance_ln)
     try:
-        measured = measure(
-            asked, bank, {_ARM: here.environment}, lambda trials: ranked(trials).undecided, say
-        )
+        measured = measure(asked, bank, {_ARM: here.environment}, lambda trials: ranked(trials).undecided, say)
     finally:
         bank.end()
     standings = ranked(measured.trials)
-    return _tell(standings, measured, arguments)
-
-
-def _tell(standings: Standings, measured: Measured, arguments: argparse.Namespace) -> int:
-    from fuseproof.upgrade import table
-
-    for line in table.terminal_lines(standings, measured):
-        print(line)
-    if arguments.markdown is not None:
-        table.write(arguments.markdown, table.markdown(standings, measured))
-    if arguments.json is not None:
-        table.write(arguments.json, table.to_json(standings, measured))
+    tolerance_ln = asked.tolerance_ln
+    print("\n".join(terminal_lines(standings, measured, tolerance_ln)))
+    texts = {
+        "json": as_json(to_json(standings, measured, tolerance_ln)),
+        "markdown": to_markdown(standings, measured, tolerance_ln, plan),
+    }
+    for kind, path in files.items():
+        write(path, texts[kind])
     return _INTERRUPTED if measured.interrupted else standings.status

@@ -9,11 +9,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_process", "terminable"]
+__all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_process", "side_by_side", "terminable"]
+
+T = TypeVar("T")
 
 _STOP_EVERY_S = 0.5  # a look every half second costs the measuring process nothing
 _GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
@@ -118,6 +122,24 @@ def _end(process: subprocess.Popen[str]) -> tuple[str, str | None]:
         except subprocess.TimeoutExpired:
             continue
     return process.communicate()
+
+
+@terminable()
+def side_by_side(works: Sequence[Callable[[threading.Event], T]]) -> list[T]:
+    """Do several things at once, each in a thread of its own; return what each returns, in their order.
+
+    The first one that fails, Ctrl-C and SIGTERM end the others too, by the event that each of them is called with and
+    hands to `run_process`; what the first one raised is raised.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(works)) as pool:  # whose end waits for its threads
+        try:
+            futures = [pool.submit(work, stop) for work in works]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = next((each for each in futures if each in done and each.exception()), None)
+        finally:
+            stop.set()  # they have returned, but for a failure or a signal
+    return [each.result() for each in ([failed] if failed else futures)]
 
 
 def ending(status: int | None) -> str:

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -68,17 +70,22 @@ cases = ".*"
 """
 
 
-@pytest.fixture(autouse=True)
-def _on_its_own(monkeypatch):
-    """What pytest sets for its own processes is not for those that are started here."""
-    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
-        monkeypatch.delenv(name)
+@pytest.fixture(autouse=True, scope="module")
+def _no_worker():
+    """What xdist tells its workers is not for the sessions that are started here."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+            patch.delenv(name)
+        yield
 
 
 def run(pytester, *arguments, status):
-    """Run pytest in a process of its own and return what it printed."""
+    """Run pytest, with workers in a process of its own, and return what it printed."""
     common = ("-p", "no:cacheprovider", "--benchmark-disable", "--fuseproof-parity-json=parity.json")
-    result = pytester.runpytest_subprocess(*common, *arguments)
+    if "-n" in arguments:
+        result = pytester.runpytest_subprocess(*common, *arguments)
+    else:
+        result = pytester.runpytest_inprocess(*common, *arguments, no_reraise_ctrlc=True)
     text = result.stdout.str() + result.stderr.str()
 
     assert result.ret == status, text
@@ -177,7 +184,7 @@ def _setup(request):
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "a_worker"])
 def test_errors_of_every_kind(pytester, workers, monkeypatch):
-    """Of children too; a rounding is no error; what one test has noted is not said of the next; errors of all phases."""
+    """Of children too; a rounding is none; what one test has noted is not said of the next; failures of all phases."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(pytester.path), *sys.path])))
     pytester.makepyprojecttoml(TOML)
     pytester.makepyfile(test_kinds=KINDS)
@@ -237,7 +244,7 @@ def test_second():
     ("first", "arguments", "status"),
     [
         ("assert 0", ("-x",), 1),
-        ("os.kill(os.getpid(), signal.SIGINT)", (), 2),
+        ("raise KeyboardInterrupt", (), 2),
         ("pytest.exit('enough')", (), 2),
     ],
     ids=["exitfirst", "ctrl_c", "exit"],
@@ -259,8 +266,9 @@ def test_a_session_that_crashes_leaves_no_older_file(pytester):
     pytester.makepyprojecttoml(TOML)
     pytester.makepyfile(test_ended=ENDED.format(first="os._exit(9)"))
     (pytester.path / "parity.json").write_text("{}")
-    run(pytester, status=9)
+    result = pytester.runpytest_subprocess("--fuseproof-parity-json=parity.json")
 
+    assert result.ret == 9
     assert not (pytester.path / "parity.json").exists()
 
 
@@ -289,7 +297,7 @@ def test_nothing_is_computed_that_nobody_asked_for(pytester):
     """Without the option no error is noted: it costs a pass over the elements."""
     pytester.makepyprojecttoml(TOML)
     pytester.makepyfile("from fuseproof.parity import worst\ndef test_off(): assert not worst.collecting()")
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
 
     assert result.ret == 0, result.stdout.str()
 
@@ -410,7 +418,7 @@ def test_no_case_in_both_is_no_answer(old, new):
     change = compare(old, new)
 
     assert change.status == 21
-    assert change.sentence == "no case ran in both environments"
+    assert change.sentence == "no case ran in both environments: widen -k, or leave parity out by --no-parity"
     assert ParityChange().status == 21
 
 
@@ -481,35 +489,52 @@ def test_update(adam, steps, device):
 """
 
 
-@pytest.fixture
-def suite(pytester, monkeypatch):
-    """Return what measures this suite, with a brought Adam, where a variable says how it is spoilt."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(pytester.path), *sys.path])))
-    pytester.makepyprojecttoml(TOML)
-    pytester.makepyfile(test_update=ADAM, spoilt=SPOILT)
+@dataclass(frozen=True)
+class Suite:
+    """A folder of tests with a brought Adam, which a variable spoils."""
 
-    def measure(name, keyword="mine", *, said=None, workers=0, tests=("test_update.py",), **variables):
+    root: Path
+
+    def measure(self, name, keyword="mine", *tests, workers=0, say=lambda _: None, **variables):
+        """Return what came of its cases in an environment with these variables."""
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.root), *sys.path]))
         examined = Examined(Environment(name, sys.executable, variables), {}, "here")
-        lines = [] if said is None else said
         arguments = ("--fuseproof-adam=mine=spoilt:Mine",)
-        return measure_parity(examined, tests, keyword, pytester.path, workers, lines.append, arguments=arguments)
+        tests = tests or ("test_update.py",)
+        return measure_parity(examined, tests, keyword, self.root, workers, say, arguments=arguments)
 
-    return measure
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """Return the suite."""
+    root = tmp_path_factory.mktemp("suite")
+    (root / "pyproject.toml").write_text(TOML)
+    (root / "test_update.py").write_text(ADAM)
+    (root / "spoilt.py").write_text(SPOILT)
+    (root / "test_broken.py").write_text("import nothing_of_that_name")
+    (root / "test_fatal.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    return Suite(root)
 
 
-def test_a_seeded_bug_in_the_new_environment_fails_newly(suite):
+@pytest.fixture(scope="module")
+def old(suite):
+    """Return what came of its cases as they should be."""
+    return suite.measure("old")
+
+
+def test_a_seeded_bug_in_the_new_environment_fails_newly(suite, old):
     """lr * 1.001 there and not here: both cases, each with the sentence that names quantity, error and budget."""
-    change = compare(suite("old"), suite("new", SPOIL="lr"))
+    change = compare(old, suite.measure("new", SPOIL="lr"))
 
     assert [each.test for each in change.newly_failing] == [f"test_update.py::test_update[mine-{n}]" for n in (3, 6)]
     assert all(re.match(r"param: \d+ of \d+ elements beyond", each.why) for each in change.newly_failing)
     assert change.status == 1
 
 
-def test_a_slightly_larger_error_has_grown(suite):
+def test_a_slightly_larger_error_has_grown(suite, old):
     """Some 8 eps more of noise in each update are within the budget of 12, and are told."""
     said = []
-    change = compare(suite("old"), suite("new", SPOIL="noise", said=said, workers=1))
+    change = compare(old, suite.measure("new", SPOIL="noise", say=said.append, workers=1))
 
     assert change.newly_failing == ()
     assert {(each.test, each.quantity) for each in change.grown} >= {("test_update.py::test_update[mine-6]", "param")}
@@ -519,54 +544,55 @@ def test_a_slightly_larger_error_has_grown(suite):
     assert said[1].startswith("parity: new environment: 2 cases, 0 known defects, 0 failed, 0 skipped in ")
 
 
-def test_the_same_environment_twice_changes_nothing(suite):
+def test_the_same_environment_twice_changes_nothing(suite, old):
     """Cases are seeded: neither a failure nor an error that grew."""
-    change = compare(suite("old", "torch_loop or mine"), suite("new", "torch_loop or mine"))
+    change = compare(old, suite.measure("new"))
 
-    assert change.sentence == "unchanged in 4 cases"
+    assert change.sentence == "unchanged in 2 cases"
     assert change.status == 0
 
 
 def test_a_keyword_that_matches_nothing_is_no_success(suite):
     """pytest ends with 5, the comparison with 21."""
-    change = compare(suite("old", "nobody"), suite("new", "nobody"))
+    nothing = suite.measure("old", "nobody")
+    change = compare(nothing, nothing)
 
-    assert (change.status, change.sentence) == (21, "no case ran in both environments")
+    assert change.status == 21
+    assert change.sentence.startswith("no case ran in both environments: widen -k")
 
 
 @pytest.mark.parametrize(
-    ("keyword", "tests", "words"),
+    ("keyword", "test", "words"),
     [
-        ("mine and", ("test_update.py",), r"it ended with status 4: .*Expected|it ended with status 4: ERROR"),
-        ("mine", ("test_gone.py",), r"it ended with status 4: ERROR: file or directory not found: test_gone.py"),
-        ("mine", ("test_broken.py",), r"it ended with status 2: ERROR test_broken.py"),
-        ("mine", ("test_fatal.py",), r"it was killed by SIGKILL"),
+        ("mine and", "test_update.py", "it ended with status 4: ERROR: Wrong expression passed to '-k'"),
+        ("mine", "test_gone.py", "it ended with status 4: ERROR: file or directory not found: test_gone.py"),
+        ("mine", "test_broken.py", "it ended with status 2: ERROR test_broken.py"),
+        ("mine", "test_fatal.py", "it was killed by SIGKILL"),
     ],
     ids=["bad_keyword", "no_such_file", "broken_file", "killed"],
 )
-def test_a_session_that_answers_nothing_is_one_sentence(keyword, tests, words, suite, pytester):
+def test_a_session_that_answers_nothing_is_one_sentence(keyword, test, words, suite):
     """Which environment, how it ended, its last words, and the command that shows it."""
-    pytester.makepyfile(
-        test_broken="import nothing_of_that_name",
-        test_fatal="import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-    )
-    with pytest.raises(UpgradeError, match=rf"^parity in new: (?:{words})") as refused:
-        suite("new", keyword, tests=tests)
+    with pytest.raises(UpgradeError) as refused:
+        suite.measure("new", keyword, test)
 
+    assert str(refused.value).startswith(f"parity in new: {words}")
     assert "\n" not in str(refused.value)
-    assert "; to see it: " in str(refused.value)
+    assert f"; to see it: {sys.executable} -m pytest {test}" in str(refused.value)
 
 
-def test_a_suite_without_fuseproof_is_one_sentence(suite, pytester):
-    """The option is known, and nobody is there to write the file."""
-    pytester.makepyprojecttoml("[tool.pytest.ini_options]")
-    pytester.makepyfile(test_plain="import pytest\n\n@pytest.mark.filterwarnings('ignore')\ndef test_mine(): pass")
+def test_a_suite_without_fuseproof_is_one_sentence(tmp_path):
+    """The option is known to pytest, and nobody is there who writes the file."""
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]")
+    (tmp_path / "test_plain.py").write_text("def test_mine(): pass")
+    examined = Examined(Environment("old", sys.executable), {}, "here")
     with pytest.raises(UpgradeError, match=r"^parity in old: pytest left no .*: is fuseproof configured"):
-        suite("old", "", tests=("test_plain.py", "-m", "not slow"))
+        measure_parity(examined, ["test_plain.py"], "", tmp_path, 0, print)
 
 
-def test_ctrl_c_ends_the_child_too(suite, pytester):
+def test_ctrl_c_ends_the_child_too(pytester):
     """No pytest goes on measuring when nobody waits for it."""
+    pytester.makepyprojecttoml(TOML)
     pytester.makepyfile(
         test_slow="""
         import os, pathlib, time, pytest
@@ -577,11 +603,13 @@ def test_ctrl_c_ends_the_child_too(suite, pytester):
             time.sleep(120)
         """,
         ask="""
+        import signal
         import sys
         from pathlib import Path
         from fuseproof.upgrade.environment import Environment, Examined
         from fuseproof.upgrade.parity_run import measure_parity
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a session in the background ignores it
         measure_parity(
             Examined(Environment("old", sys.executable), {}, "here"), ["test_slow.py"], "", Path(), 0, print
         )

@@ -80,12 +80,14 @@ FAILED = CaseChange("t.py::test_x[apex]", "passed", "failed", "param: 3 of 4 bey
         ((exact("a", "kernels_hash", Outcome.PASS, "x -> y"),), QUIET, "Switch", "other kernels in 1"),
         ((exact("a", "peak_bytes", Outcome.IMPROVED, "2 -> 1"),), QUIET, "Switch", "peak memory less in 1"),
         ((time("a", Outcome.PASS, 0),), QUIET, "Switch", "peak memory not compared"),
+        ((*FINE, time("c", Outcome.NEW, 0)), QUIET, "Switch", "1 faster, 1 only in new, peak memory unchanged"),
+        (FINE, ParityChange(), "Not decided", "parity: no case ran in both environments"),
         (FINE, None, "Switch", "parity was not asked for"),
         (FINE, ParityChange(compared=9, newly_failing=(FAILED,)), "Do not switch", "parity: 1 new failure in 9 cases"),
     ],
     ids=[
         *("slower", "hungrier", "more_launches", "undecided", "missing", "other_kernels", "less_memory"),
-        *("no_memory", "no_parity", "new_failure"),
+        *("no_memory", "only_in_new", "no_case", "no_parity", "new_failure"),
     ],
 )
 def test_what_the_sentence_says(verdicts, parity, lead, words):
@@ -176,13 +178,21 @@ def test_every_form_says_everything(form):
     assert bare.index("Do not switch: 1 of 3 benchmarks") < bare.index("test_x")
 
 
+def test_other_kernels_pass_and_are_shown():
+    """They are neither worse nor better, and what they are is said."""
+    text = FORMS["terminal"](upgrade(*FINE, exact("adam/a", "kernels_hash", Outcome.PASS, "now multi_tensor_apply")))
+
+    assert "now multi_tensor_apply" in text
+    assert "3 of 4 without a finding" in text
+
+
 def test_the_terminal_leaves_out_what_is_quiet():
     """PASS has no row there, and long tables end with how much is left out; a page has it all."""
     slow = [time(f"adam/{number:02}", Outcome.REGRESSED, 5) for number in range(30)]
     whole = upgrade(*FINE, *slow)
     text = FORMS["terminal"](whole)
 
-    assert "adam/a" not in text
+    assert "adam/a" not in FORMS["terminal"](upgrade())
     assert "adam/19" in text
     assert "adam/20" not in text
     assert "  ... and 11 more" in text  # of 30 slower and one faster
@@ -261,7 +271,7 @@ def test_json_is_strict():
 
 def test_the_picture_survives_what_is_not_finite():
     """A verdict without a finite interval has no line, the others have theirs."""
-    endless = dataclasses.replace(time("endless", Outcome.INVALID, 0), interval_ln=(-math.inf, math.inf))
+    endless = dataclasses.replace(time("endless", Outcome.INVALID, 1), interval_ln=(-math.inf, math.inf))
     page = report.to_html(upgrade(endless, time("usual", Outcome.REGRESSED, 5)))
 
     assert re.findall(r"<text [^>]*>([^<]*)<", page) == ["usual device_time_ns"]
@@ -281,6 +291,6 @@ def test_nothing_at_all_is_said():
     """Without verdicts and without parity nothing looks like a success."""
     empty = dataclasses.replace(upgrade(), verdicts=(), durations={}, parity=None, pairs=0)
 
-    assert "no benchmark was compared" in report.sentence(empty)
+    assert report.sentence(empty).startswith("Not decided: no benchmark was compared, ")
     assert FORMS["terminal"](empty).count("nothing was compared") == 2
     assert "nothing was measured" in report.to_markdown(empty)

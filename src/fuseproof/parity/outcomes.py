@@ -40,10 +40,10 @@ def record(config: pytest.Config) -> None:
 
     """
     asked = config.option.fuseproof_parity_json
-    worst.collect(bool(asked))
     if not asked:
         return
-    config.add_cleanup(partial(worst.collect, False))
+    config.add_cleanup(partial(worst.collect, worst.collecting()))
+    worst.collect(True)
     if hasattr(config, "workerinput"):
         return
     path = config.invocation_params.dir / asked

@@ -12,7 +12,7 @@ from fuseproof.verdicts.verdict import Outcome, Verdict
 __all__ = ["sentence"]
 
 _LEADS = {0: "Switch", 21: "Not decided"}
-_UNDECIDED = {Outcome.INCONCLUSIVE, Outcome.UNGATEABLE, Outcome.NEW}
+_UNDECIDED = {Outcome.INCONCLUSIVE, Outcome.UNGATEABLE}
 _NOT_MEASURED = {Outcome.INVALID, Outcome.MISSING}
 
 
@@ -40,10 +40,12 @@ def _times(upgrade: Upgrade) -> list[str]:
     unmeasured = _keys(each for each in verdicts if each.outcome in _NOT_MEASURED)
     tolerance = f"{math.expm1(upgrade.tolerance_ln):.3g}"
     percent = f"{float(tolerance) * 100:g} %"
+    new = _keys(each for each in verdicts if each.outcome is Outcome.NEW)
     parts = [f"{slower} of {_keys(verdicts)} benchmarks slower than {percent} (95 %)"]
     parts += [f"{faster} faster"] if faster else []
     parts += [f"{undecided} undecided"] if undecided else []
-    return parts + ([f"{unmeasured} not comparable"] if unmeasured else [])
+    parts += [f"{unmeasured} not comparable"] if unmeasured else []
+    return parts + ([f"{new} only in {upgrade.new.name}"] if new else [])
 
 
 def _memory(verdicts: Iterable[Verdict]) -> str:

@@ -90,7 +90,7 @@ class ParityChange:
     def sentence(self) -> str:
         """What changed, in a few words; nothing that must be known is left out."""
         if not self.compared:
-            return "no case ran in both environments"
+            return "no case ran in both environments: widen -k, or leave parity out by --no-parity"
         counts = (
             (self.newly_failing, "new failure", "new failures"),
             (self.defects_gained, "known defect gained", "known defects gained"),

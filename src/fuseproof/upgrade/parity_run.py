@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,6 +85,7 @@ def measure_parity(
     marks: str = "",
     arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
 ) -> ParityRun:
     """Run the parity cases of a test directory in an environment.
 
@@ -98,6 +99,7 @@ def measure_parity(
         marks: ``-m``: which of the parity cases; all if empty.
         arguments: more of pytest's: ``--fuseproof-adam=NAME=MODULE:ATTR``.
         variables: set besides the environment's own: which GPUs it may use.
+        stop: as for `run_process`.
 
     Raises:
         UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest.
@@ -126,7 +128,7 @@ def measure_parity(
         ]
         try:
             status, output = run_process(
-                command, folder, {**examined.environment.variables, **(variables or {})}, _LIMIT_S
+                command, folder, {**examined.environment.variables, **(variables or {})}, _LIMIT_S, stop=stop
             )
         except ChildError as error:
             raise UpgradeError(f"parity in {name}: {error}; mend that first.") from None
@@ -134,18 +136,17 @@ def measure_parity(
         if status not in (*_RAN, _NOTHING):
             again = " ".join(command[:-1])
             raise UpgradeError(f"parity in {name}: {ending(status)}: {last_words(output)}; to see it: {again}")
-        run = read_run(path, f"parity in {name}", seconds)
+        run = replace(read_run(path, f"parity in {name}"), seconds=seconds)
     say(f"parity: {name} environment: {run.summary} in {seconds:.0f} s")
     return run
 
 
-def read_run(path: Path, whose: str, seconds: float = math.nan) -> ParityRun:
-    """Return what a file of ``--fuseproof-parity-json`` holds.
+def read_run(path: Path, whose: str) -> ParityRun:
+    """Return what a file of ``--fuseproof-parity-json`` holds; one that was kept may say how many `seconds` it took.
 
     Args:
         path: the file.
         whose: for messages: `parity in old`.
-        seconds: how long that session took.
 
     Raises:
         UpgradeError: there is none, it is no such file, or its session ended before its last test.
@@ -156,13 +157,18 @@ def read_run(path: Path, whose: str, seconds: float = math.nan) -> ParityRun:
     except FileNotFoundError:
         raise UpgradeError(f"{whose}: pytest left no {path}: is fuseproof configured where its tests are?") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UpgradeError(f"{whose}: {path} is not JSON, or cut short ({error}); run it again.") from None
+        raise UpgradeError(
+            f"{whose}: {path} is not JSON, or cut short ({error}); delete it and run it again."
+        ) from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise UpgradeError(f"{whose}: {path} has schema {found!r}, this is {SCHEMA}; use the same fuseproof for both.")
+    seconds = document.get("seconds", 0.0)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LIMIT_S * 2:
+        raise UpgradeError(f"{whose}: {path}: seconds is {seconds!r:.80}; delete it and run it again.")
     tests = document.get("tests")
     if not isinstance(tests, dict):
-        raise UpgradeError(f"{whose}: {path} has no tests; run it again.")
+        raise UpgradeError(f"{whose}: {path} has no tests; delete it and run it again.")
     if document.get("finished") is not True:
         raise UpgradeError(
             f"{whose}: its session ended before its last test, of the rest nothing is known; run it again."

@@ -87,7 +87,7 @@ def test_faster_is_proven_as_slower_is(pairs):
 
 
 def test_the_noisy_go_on(pairs, trial):
-    """Noise of 2 % decides nothing in four pairs: its test runs again, and that of no other benchmark."""
+    """Noise of 10 % decides nothing in four pairs: its test runs again, and that of no other benchmark."""
     calm = pairs(4, dict.fromkeys(KEYS, 1.0))
     walk = random.Random(2)
     wild = "op/a/fp32/wild"
@@ -95,7 +95,7 @@ def test_the_noisy_go_on(pairs, trial):
     for each in calm:
         documents = [
             {record["key"]: record["metrics"] for record in map(record_of, each.documents[arm]["benchmarks"])}
-            | {wild: {DEVICE: 1e5 * walk.gauss(1, 0.02)}}
+            | {wild: {DEVICE: 1e5 * walk.gauss(1, 0.1)}}
             for arm in ("old", "new")
         ]
         trials.append(trial(each.number, *documents))
@@ -131,7 +131,7 @@ def test_the_error_is_shared_by_all_metrics(pairs):
     assert all(bounds[1][pair] > bounds[0][pair] for pair in bounds[0])
 
 
-# --- what has no noise --------------------------------------------------------------------------------------------------
+# --- what has no noise ------------------------------------------------------------------------------------------------
 
 MiB = 2**20
 
@@ -171,7 +171,7 @@ def test_other_kernels_are_named(pairs):
     assert verdict.detail == "other kernels: no longer add (2); now fused (1)"
 
 
-# --- what cannot be compared --------------------------------------------------------------------------------------------
+# --- what cannot be compared ------------------------------------------------------------------------------------------
 
 
 def test_a_benchmark_of_one_environment_only(trial):
@@ -225,7 +225,7 @@ def test_nothing_measured_is_no_crash():
     assert ([], frozenset()) == (list(found.verdicts), found.undecided)
 
 
-# --- dealt anew ---------------------------------------------------------------------------------------------------------
+# --- dealt anew -------------------------------------------------------------------------------------------------------
 
 
 def test_a_bank_of_one_environment_in_other_pairs(pairs, trial):
@@ -258,7 +258,7 @@ def test_banks_of_an_unchanged_environment_pass(trial):
     assert {"PASS"} == {label for comparison in said.values() for label in outcomes(comparison).values()}
 
 
-# --- standings ----------------------------------------------------------------------------------------------------------
+# --- standings --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
 from fuseproof.gating import Gate
 from fuseproof.history import HistoryError
 from fuseproof.parity import summary
+from fuseproof.phases import PHASES
 from fuseproof.selection import is_timed
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
@@ -78,7 +79,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     config.stash[_BEGUN_S] = time.monotonic()
     book = config.stash[BOOKKEEPER]
-    book.find_baselines()
+    with PHASES.phase("history"):
+        book.find_baselines()
     required = [each for each in config.option.fuseproof_require.split(",") if each]
     if config.option.benchmark_compare_fail and "baseline" not in required:
         required.append("baseline")  # without one pytest-benchmark would run everything and end in a traceback
@@ -89,6 +91,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what machine and software this is, and what it is compared with."""
     return [preflight.examine().header_line(), *(f"fuseproof: {note}" for note in config.stash[BOOKKEEPER].notes)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Time the collection."""
+    with PHASES.phase("collection"):
+        return (yield)
 
 
 def _turn(item: pytest.Item) -> int:
@@ -134,12 +143,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     measurements = item.config.stash.get(MEASUREMENTS, None)
     if measurements is not None and measurements.pending and not is_timed(nextitem):
         _say(item.config, f"profiling {len(measurements.pending)} benchmarks once more for their counts")
-        for nodeid, error in measurements.profile_pending():
-            if error is not None:
-                reason = f"the profiler pass failed: {type(error).__name__}: {error}"
-                failed = pytest.TestReport(nodeid, item.location, {}, "failed", reason, "teardown")
-                item.ihook.pytest_runtest_logreport(report=failed)
-                _forget(item.config, nodeid)
+        with PHASES.phase("profiler passes"):
+            for nodeid, error in measurements.profile_pending():
+                if error is not None:
+                    reason = f"the profiler pass failed: {type(error).__name__}: {error}"
+                    failed = pytest.TestReport(nodeid, item.location, {}, "failed", reason, "teardown")
+                    item.ihook.pytest_runtest_logreport(report=failed)
+                    _forget(item.config, nodeid)
     return result
 
 
@@ -184,17 +194,16 @@ def _forget(config: pytest.Config, nodeid: str) -> None:
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Match this session's benchmarks with the stored ones by key, before pytest-benchmark builds its table."""
     try:
-        return (yield)
+        with PHASES.phase("tests"):
+            return (yield)
     finally:
         benchmarks = session.config._benchmarksession  # type: ignore[attr-defined]
         benchmarks.compared_mapping = session.config.stash[BOOKKEEPER].compared_mapping(benchmarks.benchmarks)
 
 
-def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    """Keep the host's name private, and leave out what changes from boot to boot."""
-    machine_info["node"] = machine.identify().host_id
-    for volatile in ("hz_actual", "hz_actual_friendly", "flags"):
-        machine_info.get("cpu", {}).pop(volatile, None)
+def pytest_benchmark_generate_machine_info() -> dict[str, Any]:
+    """Describe the machine; pytest-benchmark would start two processes that sleep a second to measure a clock."""
+    return machine.described()
 
 
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
@@ -227,6 +236,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         config.stash[BOOKKEEPER].notes += holes
         if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    with PHASES.phase("judging and saving"):
+        _judge_and_save(session)
+
+
+def _judge_and_save(session: pytest.Session) -> None:
+    config = session.config
     book, gate = config.stash[BOOKKEEPER], config.stash[GATE]
     if session.shouldstop or session.shouldfail:
         book.selection.narrowed.append("ended early")
@@ -294,3 +309,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("fuseproof", sep="-")
     for line in [*lines, *([""] if lines else []), *notes]:
         terminalreporter.write_line(line)
+    if config.option.durations is not None:
+        terminalreporter.write_line(PHASES.line())

@@ -104,8 +104,6 @@ class Timed:
 
 
 def pytest_configure(config):
-    import cpuinfo
-
     from fuseproof import clock, measure, roofline
 
     counter = ROOT / "processes"
@@ -133,7 +131,6 @@ def pytest_configure(config):
     patch.setattr(clock.WallClock, "run", run)
     patch.setattr(measure, "measure_ceilings", lambda device: roofline.Ceilings(1.0, {}))
     patch.setattr(measure.counts, "trace_host", Counted)
-    patch.setattr(cpuinfo, "get_cpu_info", lambda: {})
 
 
 @pytest.fixture(scope="session")

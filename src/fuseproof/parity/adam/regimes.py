@@ -104,14 +104,19 @@ class Regime:
                 receiving.append(param)
                 drawn.append(draw(noise, step).to(param.dtype))
         for param, values in zip(receiving, _sent(drawn, receiving), strict=True):
-            param.grad = torch.empty_like(param, requires_grad=False).copy_(values)
+            param.grad = torch.empty_like(param, requires_grad=False).copy_(_repeated(values, param.shape))
 
 
 def _noise(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Return standard normal noise, float64; what has more elements than `_PERIOD` repeats itself, for time."""
+    """Return standard normal noise, float64; for a shape of more than `_PERIOD` elements one period of it, flat."""
     drawn = torch.randn(min(shape.numel(), _PERIOD), generator=generator, dtype=torch.float64)
-    repeats = -(-shape.numel() // _PERIOD)
-    return (drawn.repeat(repeats)[: shape.numel()] if repeats > 1 else drawn).view(shape)
+    return drawn.view(shape) if shape.numel() <= _PERIOD else drawn
+
+
+def _repeated(values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return values in that shape: of a period as many as fill it, made where it is, since 21 M are slow to send."""
+    numel = shape.numel()
+    return values if values.shape == shape else values.repeat(-(-numel // values.numel()))[:numel].view(shape)
 
 
 def _sent(values: list[torch.Tensor], params: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -126,7 +131,10 @@ def make_params(
     generator = torch.Generator().manual_seed(seed)
     noise = [_noise(torch.Size(shape), generator) for shape in shapes]
     drawn = copies([regime.params(each, 0).to(dtype) for each in noise], device)
-    return [each.clone().requires_grad_() for each in drawn]  # each in storage of its own, as parameters are
+    # Each in storage of its own, as parameters are.
+    return [
+        _repeated(each, torch.Size(shape)).clone().requires_grad_() for each, shape in zip(drawn, shapes, strict=True)
+    ]
 
 
 def _every_other_zero(noise: torch.Tensor, _: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 from fuseproof.candidates import ADAM, LAYER_NORM, RMS_NORM
 from fuseproof.parity.defects import load_defects
@@ -18,14 +19,21 @@ CANDIDATES = {record.full_name: record for record in (*ADAM.values(), *LAYER_NOR
 DEFECTS = [defect for table in sorted(HERE.glob("*_defects.toml")) for defect in load_defects(table)]
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)
-def test_the_program_shows_the_defect(defect, device, tmp_path):
+@pytest.mark.parametrize(
+    "defect",
+    [pytest.param(each, id=each.id, marks=[pytest.mark.huge] if each.memory_gib else []) for each in DEFECTS],
+)
+def test_the_program_shows_the_defect(defect, device, tmp_path, pytestconfig):
     """It ends with the error by which the defect shows; one that passes says that the defect is mended upstream."""
     if device.type not in defect.devices:
         pytest.skip(f"seen on {', '.join(defect.devices)} only")
     reasons = [CANDIDATES[name].unavailable(device) for name in defect.candidates]
     if all(reasons):
         pytest.skip(reasons[0])
+    if defect.memory_gib and not pytestconfig.option.fuseproof_full:
+        pytest.skip("tensors of many GiB: only with --full")
+    if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < defect.memory_gib * 2**30:
+        pytest.skip(f"it needs {defect.memory_gib} GiB of free GPU memory")
     program = HERE / "reproductions" / defect.reproduction
     if device.type == "cpu":
         with pytest.raises(defect.exceptions()):

@@ -1,5 +1,6 @@
 """The programs that show known defects to their maintainers: each fails where its defect is said to be."""
 
+import os
 import re
 import runpy
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from fuseproof.candidates import ADAM, LAYER_NORM, RMS_NORM
+from fuseproof.gpu import session_devices
 from fuseproof.parity.defects import load_defects
 from fuseproof.parity.forks import fork_server
 
@@ -40,9 +42,15 @@ def test_the_program_shows_the_defect(defect, device, tmp_path, pytestconfig):
             runpy.run_path(str(program))
     else:  # it may spoil the CUDA context
         said = tmp_path / "stderr"
+        environ = None
+        if defect.gpus > 1:
+            devices = session_devices(os.environ)[: defect.gpus]
+            if len(devices) < defect.gpus:
+                pytest.skip(f"it needs {defect.gpus} GPUs, and {len(devices)} can be seen")
+            environ = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
         for alone in (False, True):  # what is unexpected counts only where nothing has run in its process before
             ended = fork_server().run(
-                "runpy", "run_path", {"path_name": str(program)}, str(said), LONGEST_S, alone=alone
+                *("runpy", "run_path", {"path_name": str(program)}, str(said), LONGEST_S), alone=alone, environ=environ
             )
             *_, last = said.read_text().splitlines() or [""]
             shown = ended.status != 0 and re.match("|".join(defect.raises), last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,14 @@ from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
 from fuseproof.gating import Gate
 from fuseproof.history import HistoryError
 from fuseproof.parity import summary
+from fuseproof.parity.cases import Place
 from fuseproof.phases import PHASES
 from fuseproof.selection import is_timed
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 GATE = pytest.StashKey[Gate]()
+_DESELECTED = pytest.StashKey[set[Place]]()
+_DESELECTED_HERE = "fuseproof_deselected"  # in what a worker sends at its end
 _BEGUN_S = pytest.StashKey[float]()
 _REGRESSED = 20
 _NOT_ANSWERED = 21
@@ -119,9 +123,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Note which benchmarks the command line leaves out: what was not asked for is not missing."""
+    """Note what the command line leaves out: a benchmark that was not asked for is not missing, a case is no hole."""
     if items:
-        items[0].config.stash[BOOKKEEPER].selection.leave_out(items)
+        config = items[0].config
+        config.stash[BOOKKEEPER].selection.leave_out(items)
+        if config.option.fuseproof_coverage:
+            config.stash.setdefault(_DESELECTED, set()).update(summary.places_of(items))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what an xdist worker has deselected: the process that prints the coverage collects nothing."""
+    deselected = getattr(node, "workeroutput", {}).get(_DESELECTED_HERE, ())
+    places = {
+        Place(fixture, candidate, tuple(faults), tuple(dtypes)) for fixture, candidate, faults, dtypes in deselected
+    }
+    node.config.stash.setdefault(_DESELECTED, set()).update(places)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -172,7 +189,8 @@ def pytest_runtest_makereport(
 def _parity(config: pytest.Config) -> summary.Tally:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     records = {fixture: list(each.values()) for fixture, each in config.stash[CANDIDATES].items()}
-    return summary.tally(reporter.stats if reporter else {}, records)
+    deselected = config.stash.get(_DESELECTED, set())
+    return summary.tally(reporter.stats if reporter else {}, records, deselected)
 
 
 def _say(config: pytest.Config, progress: str) -> None:
@@ -231,6 +249,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Judge and save this run, if asked, and turn what was found into a status."""
     config = session.config
     if _is_worker(config):
+        deselected = config.stash.get(_DESELECTED, set())
+        config.workeroutput[_DESELECTED_HERE] = [astuple(place) for place in deselected]  # type: ignore[attr-defined]
         return
     if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
         config.stash[BOOKKEEPER].notes += holes

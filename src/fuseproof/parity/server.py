@@ -1,8 +1,8 @@
 """The process that forks, from its own side: it imports, and then asks one child after the other.
 
 A child that has answered is asked again: a CUDA context of its own costs it half a second alone on a GPU, and two where
-eight workers want theirs. It ends when CUDA is out of order in it, when a check says so, or when the next call is to
-run alone or in other surroundings.
+eight workers want theirs. It ends when CUDA is out of order in it, when it keeps much memory, when a check
+says so, or when the next call is to run alone or in other surroundings.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _PRELOADED = (
     "fuseproof.parity.adam.life",
     "fuseproof.parity.norm.apart",
 )
+_MOST_KEPT_BYTES = 2**30  # of GPU memory, for its next tensors: after those of many GiB others may need it
 _OF_THE_TEST = "PYTEST_CURRENT_TEST"  # the one variable that differs from call to call
 _spent = False
 
@@ -68,6 +69,9 @@ def serve() -> None:
         if child.ended:
             child = None
         _answer(answers, [ended, calls])
+    if child is not None:
+        child.end()
+    os._exit(0)  # taking torch down properly takes a second, for which a session would wait
 
 
 def _answer(answers: IO[str], what: object) -> None:
@@ -161,7 +165,7 @@ def _obey(requests: int, answers: int) -> None:
         with os.fdopen(requests, "rb") as lines:
             for line in lines:
                 status = _call(json.loads(line))
-                os.write(answers, f"{status}{'-' if _spent or not _cuda_answers() else '+'}".encode())
+                os.write(answers, f"{status}{'+' if _goes_on() else '-'}".encode())
     finally:
         os._exit(1)  # a spoiled CUDA context can make the interpreter's end hang or crash
 
@@ -190,12 +194,12 @@ def _call(request: dict[str, Any]) -> int:
     return 0
 
 
-def _cuda_answers() -> bool:
-    """Whether CUDA is in order in this process, as far as it says."""
-    if not torch.cuda.is_initialized():
-        return True
+def _goes_on() -> bool:
+    """Whether this process can be asked again: CUDA is in order, as far as it says, and little memory is kept."""
+    if _spent or not torch.cuda.is_initialized():
+        return not _spent
     try:
         torch.cuda.synchronize()
     except RuntimeError:
         return False
-    return True
+    return torch.cuda.memory_reserved() <= _MOST_KEPT_BYTES

@@ -129,7 +129,6 @@ def check_huge(candidate: AdamCandidate, device: torch.device, dtype: str) -> No
         ParityError: some do not.
 
     """
-    spend()  # what this process keeps for its next tensors is for the next one to take
     param = torch.ones(_HUGE, dtype=DTYPES[dtype], device=device).requires_grad_()
     param.grad = torch.full_like(param, 0.5, requires_grad=False)
     mode = "decoupled" if "decoupled" in candidate.decay_modes else "l2"

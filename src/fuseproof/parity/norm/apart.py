@@ -12,7 +12,6 @@ from fuseproof.parity.child import run_in_child
 from fuseproof.parity.norm.bounds import Wanted, budget, oracle, wanted
 from fuseproof.parity.norm.checks import build, case_of, check, run
 from fuseproof.parity.norm.regimes import NORM_DTYPES, REGIMES, SEED, NormInputs
-from fuseproof.parity.server import spend
 
 __all__ = ["check_beyond_2_to_31", "check_empty"]
 
@@ -67,7 +66,6 @@ def _check(
 
 
 def _check_chunks(kind: str, reference: str, dtype: str) -> None:
-    spend()  # what this process keeps for its next tensors is for the next one to take
     candidate, device = norm_candidate(kind, reference), torch.device("cuda")
     small = REGIMES["usual"].inputs((1,), (_HIDDEN,), NORM_DTYPES[dtype], device).of(kind)
     generator = torch.Generator(device).manual_seed(SEED)

@@ -80,6 +80,12 @@ def visible_device(worker: str, inherited: str | None, uuids: Sequence[str]) -> 
     return devices[(int(number[0]) if number else 0) % len(devices)] if devices else ""
 
 
+def visible_devices(inherited: str | None) -> list[str]:
+    """The GPUs that CUDA can use here, as entries of CUDA_VISIBLE_DEVICES, which is `inherited`; no torch is needed."""
+    uuids = gpu_uuids()
+    return list(uuids) if inherited is None else _visible(inherited, uuids)
+
+
 def _visible(inherited: str, uuids: Sequence[str]) -> list[str]:
     """The entries of CUDA_VISIBLE_DEVICES which CUDA honours: up to the first invalid one, none if one is repeated."""
     # Where NVML lists MIG instances, their number says nothing about the number of GPUs.

@@ -14,10 +14,12 @@ from fuseproof import lost_context, machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
+from fuseproof.candidates.chosen import ChoiceError, chosen
 from fuseproof.confirming import Children
 from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
 from fuseproof.gating import Gate
 from fuseproof.history import HistoryError
+from fuseproof.order import Order
 from fuseproof.parity import summary
 from fuseproof.parity.cases import Place
 from fuseproof.phases import PHASES
@@ -25,6 +27,7 @@ from fuseproof.selection import is_timed
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 GATE = pytest.StashKey[Gate]()
+ORDER = pytest.StashKey[Order]()
 _DESELECTED = pytest.StashKey[set[Place]]()
 _DESELECTED_HERE = "fuseproof_deselected"  # in what a worker sends at its end
 _BEGUN_S = pytest.StashKey[float]()
@@ -48,7 +51,14 @@ def gather_candidates(config: pytest.Config) -> Mapping[str, Mapping[str, Any]]:
             gathered["kernels"][kernel_set.name] = kernel_set
     gathered["other_adam"] = gathered["adam"]
     norms = [*gathered["layer_norm"].values(), *gathered["rms_norm"].values()]
-    return {**gathered, "norm": {norm.full_name: norm for norm in norms}}
+    gathered["norm"] = {norm.full_name: norm for norm in norms}
+    order = config.stash.get(ORDER, None)
+    if order is None or not order.candidates:
+        return gathered
+    try:
+        return chosen(gathered, order.candidates)
+    except ChoiceError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -113,12 +123,15 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only ``--fuseproof-full`` asks for, and put benchmarks first."""
+    """Leave out what only ``--fuseproof-full`` asks for, and put benchmarks first, in a child in its order."""
     if not config.option.fuseproof_full:
         left_out = [item for item in items if item.get_closest_marker("fuseproof_full")]
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if not item.get_closest_marker("fuseproof_full")]
+    order = config.stash.get(ORDER, None)
+    if order is not None and order.seed:
+        items[:] = sorted(filter(is_timed, items), key=lambda item: order.turn(item.nodeid))
     items.sort(key=_turn)
 
 

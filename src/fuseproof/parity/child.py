@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from fuseproof.parity import worst
 from fuseproof.parity.forks import ServerError, fork_server
 from fuseproof.parity.measures import ParityError
 
@@ -71,7 +72,7 @@ def _ask(
     """Return what is wrong, and how many checks the child had run before."""
     with tempfile.TemporaryDirectory() as folder:
         answer, stderr = Path(folder) / "answer.json", Path(folder) / "stderr"
-        request = {"answer": str(answer), "check": check, "arguments": arguments}
+        request = {"answer": str(answer), "check": check, "arguments": arguments, "collecting": worst.collecting()}
         try:
             ended = fork_server().run(
                 __name__, _main.__name__, request, str(stderr), longest_s, alone=alone, environ=environ
@@ -84,7 +85,8 @@ def _ask(
         heard = stderr.read_text(encoding="utf-8", errors="replace") if stderr.exists() else ""
     if said is None:
         return ParityError(f"{check}{arguments}: its process {_ending(ended.status)}: {_last(heard)}"), ended.calls
-    kind, message = said
+    kind, message, noted = said
+    worst.note_all(noted)
     if kind == _BROKEN:
         raise ChildError(f"{check}{arguments}: {message}")
     return ParityError(message) if kind == _WRONG else None, ended.calls
@@ -98,9 +100,11 @@ def _last(stderr: str) -> str:
     return " | ".join(stderr.strip().splitlines()[-_TOLD_LINES:]) or "it said nothing"
 
 
-def _main(answer: str, check: str, arguments: list[object]) -> None:
-    """Run one check in this process, which is the child, and write what comes of it."""
-    Path(answer).write_text(json.dumps(_outcome(check, arguments)), encoding="utf-8")
+def _main(answer: str, check: str, arguments: list[object], collecting: bool) -> None:
+    """Run one check in this process, which is the child, and write what comes of it and the errors that it noted."""
+    worst.collect(collecting)
+    said = [*_outcome(check, arguments), worst.drain()]
+    Path(answer).write_text(json.dumps(said), encoding="utf-8")
 
 
 def _outcome(check: str, arguments: list[object]) -> tuple[str, str]:

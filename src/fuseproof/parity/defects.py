@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Defect", "DefectTableError", "Seen", "find_defect", "load_defects"]
+__all__ = ["Defect", "DefectTableError", "Seen", "find_defect", "id_in", "load_defects"]
 
 
 class DefectTableError(Exception):
@@ -76,6 +76,12 @@ class Defect:
     def exceptions(self) -> tuple[type[BaseException], ...]:
         """Return the exceptions by which it shows."""
         return tuple(getattr(builtins, name) for name in self.raises)
+
+
+def id_in(reason: str) -> str | None:
+    """Return the id of the defect whose `Defect.reason` stands in a text, None where none does."""
+    found = re.search(r"known defect (\S+): ", reason)
+    return found[1] if found else None
 
 
 _LISTS = ("faults", "candidates", "devices", "raises")

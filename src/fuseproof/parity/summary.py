@@ -11,21 +11,24 @@ import pytest
 
 from fuseproof.parity.cases import Place, place_of
 from fuseproof.parity.coverage import Coverage
+from fuseproof.parity.worst import drain
 
-__all__ = ["Tally", "annotate", "places_of", "tally"]
+__all__ = ["MENDED", "Tally", "annotate", "places_of", "tally"]
 
-_MENDED = "mended upstream: remove it from the table"
+MENDED = "mended upstream: remove it from the table"
 _STRICT = "[XPASS(strict)] "
 
 
 def annotate(report: pytest.TestReport, item: pytest.Item) -> None:
     """Note on a parity test's report where it stands, which survives the way from a worker; say what is mended."""
+    errors = drain()  # after every test, so that what one has noted is not said of the next
     if not item.get_closest_marker("parity"):
         return
     place = place_of(item)
+    report.fuseproof_errors = errors  # type: ignore[attr-defined]
     report.fuseproof_parity = [] if place is None else [place.fixture, place.candidate, place.faults, place.dtypes]  # type: ignore[attr-defined]
     if isinstance(report.longrepr, str) and report.longrepr.startswith(_STRICT):
-        report.longrepr = f"{_STRICT}{_MENDED}: {report.longrepr.removeprefix(_STRICT)}"
+        report.longrepr = f"{_STRICT}{MENDED}: {report.longrepr.removeprefix(_STRICT)}"
 
 
 def places_of(items: Iterable[pytest.Item]) -> set[Place]:
@@ -58,7 +61,7 @@ class Tally:
         skipped, ran = self.skipped.total(), self.passed + self.defects + self.new + self.mended
         if not skipped + ran:
             return []
-        mended = f", {self.mended} {_MENDED}" if self.mended else ""
+        mended = f", {self.mended} {MENDED}" if self.mended else ""
         line = f"parity: {ran} cases, {self.defects} known defects, {self.new} new{mended}, {skipped} skipped"
         return [line, *(f"  {count:5} skipped: {reason}" for reason, count in self.skipped.most_common())]
 
@@ -86,7 +89,7 @@ def tally(
             found.defects += 1
         elif category == "passed":
             found.passed += 1
-        elif str(report.longrepr).startswith(f"{_STRICT}{_MENDED}"):
+        elif str(report.longrepr).startswith(f"{_STRICT}{MENDED}"):
             found.mended += 1
         else:
             found.new += 1

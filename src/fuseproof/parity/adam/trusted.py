@@ -16,6 +16,7 @@ from fuseproof.oracle import AdamHyper, adam_update
 from fuseproof.parity import ParityError, eps_of, round_to
 from fuseproof.parity.adam.regimes import Regime, make_params, usual_settings
 from fuseproof.parity.bits import copies
+from fuseproof.parity.worst import note
 
 __all__ = ["check_trusted"]
 
@@ -72,6 +73,7 @@ def check_trusted(
             f"implementation with FP32 state by {trusted_error:.3g}, so that {allowed:.3g} is allowed "
             f"({candidate.name}, {dtype}, {regime.name}, seed {seed})"
         )
+    note("parameters beside trusted ones", error / allowed)
     return error / trusted_error
 
 

@@ -14,7 +14,7 @@ from fuseproof import lost_context, machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
-from fuseproof.candidates.chosen import ChoiceError, chosen
+from fuseproof.candidates.chosen import ChoiceError, chosen, contested
 from fuseproof.confirming import Children
 from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
 from fuseproof.gating import Gate
@@ -132,6 +132,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     order = config.stash.get(ORDER, None)
     if order is not None and order.seed:
         items[:] = sorted(filter(is_timed, items), key=lambda item: order.turn(item.nodeid))
+    if order is not None and order.candidates:
+        kinds = contested(config.stash[CANDIDATES], order.candidates)
+        items[:] = [item for item in items if not kinds.isdisjoint(item.fixturenames)]  # type: ignore[attr-defined]
     items.sort(key=_turn)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -226,18 +228,23 @@ def _compared_nothing_but_must(config: pytest.Config) -> bool:
     return bool(demanded and benchmarks.benchmarks and not any(benchmarks.compared_mapping.values()))
 
 
-@pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Judge and save this run, if asked, and turn what was found into a status."""
+@pytest.hookimpl(wrapper=True, trylast=True)  # around JUnit's file, and before the summary and the exit status
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """Judge and save this run, if asked, turn what was found into a status, and tell JUnit."""
     config = session.config
     if _is_worker(config):
-        return
+        return (yield)
     if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
         config.stash[BOOKKEEPER].notes += holes
         if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     with PHASES.phase("judging and saving"):
         _judge_and_save(session)
+    result = yield
+    gate, path = config.stash[GATE], getattr(config.option, "xmlpath", None)  # -p no:junitxml
+    if path and gate.document:
+        gate.annotate(config.invocation_params.dir / Path(os.path.expandvars(path)).expanduser())
+    return result
 
 
 def _judge_and_save(session: pytest.Session) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
 from fuseproof.candidates.chosen import ChoiceError, chosen, contested
+from fuseproof.compare_fail import compare_fail
 from fuseproof.confirming import Children
 from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
 from fuseproof.gating import Gate
@@ -31,8 +34,6 @@ ORDER = pytest.StashKey[Order]()
 _DESELECTED = pytest.StashKey[set[Place]]()
 _DESELECTED_HERE = "fuseproof_deselected"  # in what a worker sends at its end
 _BEGUN_S = pytest.StashKey[float]()
-_REGRESSED = 20
-_NOT_ANSWERED = 21
 CANDIDATES = pytest.StashKey[Mapping[str, Mapping[str, Any]]]()
 
 
@@ -254,26 +255,25 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
                 benchmark["stats"][name] = float(f"{value:.7g}")  # more digits say nothing and make files larger
 
 
-def _compared_nothing_but_must(config: pytest.Config) -> bool:
-    benchmarks = config._benchmarksession  # type: ignore[attr-defined]
-    demanded = "baseline" in config.option.fuseproof_require.split(",") or config.option.benchmark_compare_fail
-    return bool(demanded and benchmarks.benchmarks and not any(benchmarks.compared_mapping.values()))
-
-
-@pytest.hookimpl(tryfirst=True)  # before JUnit's file is written and before anything reads the exit status
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Judge and save this run, if asked, and turn what was found into a status."""
+@pytest.hookimpl(wrapper=True, trylast=True)  # around JUnit's file, and before the summary and the exit status
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """Judge and save this run, if asked, turn what was found into a status, and tell JUnit."""
     config = session.config
     if _is_worker(config):
         deselected = config.stash.get(_DESELECTED, set())
         config.workeroutput[_DESELECTED_HERE] = [astuple(place) for place in deselected]  # type: ignore[attr-defined]
-        return
+        return (yield)
     if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
         config.stash[BOOKKEEPER].notes += holes
         if session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     with PHASES.phase("judging and saving"):
         _judge_and_save(session)
+    result = yield
+    gate, path = config.stash[GATE], getattr(config.option, "xmlpath", None)  # -p no:junitxml
+    if path and gate.document:
+        gate.annotate(config.invocation_params.dir / Path(os.path.expandvars(path)).expanduser())
+    return result
 
 
 def _judge_and_save(session: pytest.Session) -> None:
@@ -290,26 +290,9 @@ def _judge_and_save(session: pytest.Session) -> None:
         except HistoryError as error:
             book.notes.append(str(error))
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-    _compare_fail(session)
+    compare_fail(session, book)
     if book.gated:
         gate.tell(session, config.stash.get(RECORD_PROPERTY, None))
-
-
-def _compare_fail(session: pytest.Session) -> None:
-    """Turn what ``--benchmark-compare-fail`` found into a status: pytest-benchmark raises through pytest.main."""
-    config = session.config
-    status = 0
-    regressions = config._benchmarksession.performance_regressions  # type: ignore[attr-defined]
-    if regressions:
-        config.stash[BOOKKEEPER].notes += [f"REGRESSED {name}: {finding}" for name, finding in regressions]
-        regressions.clear()
-        status = _REGRESSED
-    elif _compared_nothing_but_must(config):
-        config.stash[BOOKKEEPER].notes.append("baseline required: no stored run holds any of these benchmarks")
-        config._benchmarksession.compare_fail = []  # type: ignore[attr-defined]  # else it raises a usage error
-        status = _NOT_ANSWERED
-    if session.exitstatus in (pytest.ExitCode.OK, _NOT_ANSWERED) and status:
-        session.exitstatus = status
 
 
 def _not_compared(keys: list[str]) -> str:

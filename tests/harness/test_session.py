@@ -297,6 +297,9 @@ def test_an_empty_history_is_said_at_both_ends(project: Project) -> None:
     for place in header_and_summary(project.run("--benchmark-compare")):
         assert f"nothing to compare with: no readable run of {slug()} in bench_history" in place
         assert "save one with --benchmark-autosave" in place
+    for place in header_and_summary(project.run("--benchmark-compare", "--benchmark-autosave")):
+        assert place.count("; this run is the first") == 1
+        assert "save one" not in place
 
 
 def test_foreign_hardware_is_refused_by_name(project: Project) -> None:

@@ -1,13 +1,17 @@
 """How often does the gate cry wolf on one machine, and what does it see? Measured, in parts, and evaluated from files.
 
     python docs/gate_protocol.py run FOLDER --lease monday --copies PYTHON_A PYTHON_B --processes 10 --minutes 9
-    python docs/gate_protocol.py run FOLDER --lease monday --copies PYTHON_A PYTHON_B --processes 2 --planted
+    python docs/gate_protocol.py run FOLDER --lease monday --processes 3 --planted --gpus 0 1
+    python docs/gate_protocol.py import BANK FOLDER --lease monday
     python docs/gate_protocol.py evaluate FOLDER
 
-`run` appends one small file for each fresh process to FOLDER: processes of two copies of one environment in the order
-ABBA, or, planted, processes in which each benchmark also carries a slow-down of 1, 2 or 3 % in a Latin square. It can
-be stopped at any time and goes on where the folder ends: on another day, in another lease. Nothing is saved into a
-history.
+`run` adds one small file for each fresh process to FOLDER: processes of two copies of one environment in the order
+ABBA, or, planted, processes in which each benchmark also carries a slow-down of 1, 2 or 3 % in a Latin square. With
+several GPUs each has a process at a time and an order of its own. It can be stopped at any time and goes on where the
+folder ends: on another day, in another lease. Nothing is saved into a history.
+
+`import` adds the processes of a folder of `fuseproof upgrade` between two copies of one environment: old is copy A, new
+is copy B. So the same processes show that an upgrade which changes nothing passes, and how often the gate cries wolf.
 
 `evaluate` needs no GPU. Each process is judged as a night against the others (leave one out): how many of these A/A
 decisions lie above the 5 % limit, how many would have blocked, alone and in pairs, and how many slow-downs of 1.5 to
@@ -20,7 +24,9 @@ import argparse
 import json
 import math
 import os
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,7 +39,7 @@ from fuseproof import gpu, machine
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
 from fuseproof.order import Order
-from fuseproof.processes import run_process
+from fuseproof.processes import Terminated, run_process, terminable
 from fuseproof.verdicts.controls import count_unchanged
 from fuseproof.verdicts.night import Night, Values
 from fuseproof.verdicts.nightly import Evidence, confirm_plan, judge, screen
@@ -50,6 +56,11 @@ LEAST = 16  # the night, five pairs that confirm it, and a history of five
 CLOSE_LN = 0.003
 TIMES = ("device_time_ns", "iteration_time_ns")
 LIMIT_S = 600.0
+INTERRUPTED = 130  # as a shell says it
+ARMS = {"old": "A", "new": "B"}
+LEASE = re.compile(r"[A-Za-z0-9_.]+")
+WAYS = {False: "alone", True: "in pairs"}
+EXPECTED = 0.05  # of the decisions of unchanged nights, above a one-sided 5 % limit
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,8 @@ class Process:
     Attributes:
         copy: "A" or "B".
         lease: on which loan of a machine, or day.
+        gpu: on which of its GPUs.
+        ended: when, as an ISO date.
         night: its values, as the gate reads them.
         planted: by key: a slow-down's size and what was seen of it, logarithms.
         seconds: how long it took.
@@ -67,6 +80,8 @@ class Process:
 
     copy: str
     lease: str
+    gpu: str
+    ended: str
     night: Night
     planted: Mapping[str, tuple[float, float]]
     seconds: float
@@ -80,27 +95,50 @@ class Process:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Append processes to the folder until there are enough, or the time is over."""
+def run(arguments: argparse.Namespace) -> int:
+    """Add processes to the folder until there are enough, or the time is over."""
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     gpu.mark_root(os.environ)  # this process looks at the GPU too, and is no stranger to its children
-    folder: Path = arguments.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    kind = "planted" if arguments.planted else "aa"
+    if len(arguments.gpus) > 1:
+        return _side_by_side(arguments.gpus)
+    if arguments.gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = arguments.gpus[0]
+    kind, board = "planted" if arguments.planted else "aa", arguments.gpus[0] if arguments.gpus else "0"
+    stem = f"{kind}-{arguments.lease}-gpu{board}-"
     end_s = time.monotonic() + 60 * arguments.minutes
     longest_s = 0.0
     for _ in range(arguments.processes):
         if longest_s and time.monotonic() + longest_s > end_s:
             print(f"stopped: another process would not end within {arguments.minutes:g} minutes")
             break
-        number = len(list(folder.glob(f"{kind}-*.json")))
+        number = len(list(arguments.folder.glob(f"{stem}*.json")))
         copy = ORDER_OF_COPIES[number % len(ORDER_OF_COPIES)]
-        plants = _latin_square(folder, number) if arguments.planted else {}
+        plants = _latin_square(arguments.folder, number) if arguments.planted else {}
         begun_s = time.monotonic()
         document = _measure(arguments, arguments.copies[copy == "B"], plants)
         seconds = time.monotonic() - begun_s
         longest_s = max(longest_s, seconds)
-        _write(folder / f"{kind}-{number:04d}.json", _reduced(document, copy, arguments.lease, seconds))
-        print(f"{kind} process {number} (copy {copy}): {seconds:.1f} s", flush=True)
+        about = {"copy": copy, "lease": arguments.lease, "gpu": board, "seconds": round(seconds, 1)}
+        _write(arguments.folder / f"{stem}{number:04d}.json", _reduced(document, about))
+        print(f"GPU {board}: {kind} process {number} (copy {copy}): {seconds:.1f} s", flush=True)
+    return 0
+
+
+def _side_by_side(gpus: Sequence[str]) -> int:
+    """Start this command once for each GPU, and wait for all; return the first status that is not 0."""
+    at = sys.argv.index("--gpus")
+    rest = [*sys.argv[:at], *sys.argv[at + 1 + len(gpus) :]]
+    workers = [subprocess.Popen([sys.executable, *rest, "--gpus", each]) for each in gpus]
+    try:
+        with terminable():
+            statuses = [worker.wait() for worker in workers]
+    except KeyboardInterrupt as interrupt:
+        for worker in workers:
+            if isinstance(interrupt, Terminated):  # Ctrl-C has reached them all
+                worker.terminate()
+            worker.wait()
+        raise
+    return next((status for status in statuses if status), 0)
 
 
 def _latin_square(folder: Path, number: int) -> dict[str, float]:
@@ -123,12 +161,49 @@ def _measure(arguments: argparse.Namespace, python: str, plants: Mapping[str, fl
         return document
 
 
-def _reduced(document: Mapping[str, Any], copy: str, lease: str, seconds: float) -> dict[str, Any]:
+def take(arguments: argparse.Namespace) -> int:
+    """Add the processes of a folder of `fuseproof upgrade`, reduced; those that are there already stay as they are."""
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    documents = {path: json.loads(path.read_text(encoding="utf-8")) for path in sorted(arguments.bank.glob("*-*.json"))}
+    measured = {path: document for path, document in documents.items() if document.get("benchmarks")}
+    if not measured:
+        raise SystemExit(f"{arguments.bank}: no process of `fuseproof upgrade` that has measured anything")
+    _refuse_two_environments(measured)
+    added = 0
+    for document in measured.values():
+        block = document["upgrade"]
+        about = {
+            "copy": ARMS[block["arm"]],
+            "lease": arguments.lease,
+            "gpu": str(block["gpu"]),
+            "seconds": round(block["seconds"], 1),
+        }
+        name = f"aa-{arguments.lease}-gpu{block['gpu']}-pair{block['pair']:04d}{about['copy']}.json"
+        added += _write(arguments.folder / name, _reduced(document, about))
+    print(f"{added} of {len(measured)} processes added to {arguments.folder}, the others were there")
+    return 0
+
+
+def _refuse_two_environments(documents: Mapping[Path, Mapping[str, Any]]) -> None:
+    """An upgrade that changes anything says nothing of false alarms."""
+    paths = list(documents)
+    software = {path: document["fuseproof"]["software"] for path, document in documents.items()}
+    other = next((path for path in paths if software[path] != software[paths[0]]), None)
+    if other is not None:
+        here, there = software[paths[0]], software[other]
+        part = next(name for name in sorted({*here, *there}) if here.get(name) != there.get(name))
+        raise SystemExit(
+            f"{other.name} has {part} {there.get(part)} and {paths[0].name} has {here.get(part)}: "
+            "only two copies of one environment can be imported"
+        )
+
+
+def _reduced(document: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the evaluation needs of a run: some kilobytes."""
     kept = ("key", "method", "metrics", "kernels_hash", "invalid", "gpu", "plant")
     records = [benchmark["extra_info"]["fuseproof"] for benchmark in document["benchmarks"]]
     return {
-        "process": {"copy": copy, "lease": lease, "seconds": round(seconds, 1)},
+        "process": dict(about),
         "datetime": document["datetime"],
         "fuseproof": {name: document["fuseproof"].get(name) for name in ("cpu_model", "software", "power_limit_w")},
         "benchmarks": [
@@ -137,18 +212,27 @@ def _reduced(document: Mapping[str, Any], copy: str, lease: str, seconds: float)
     }
 
 
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
-    os.link(temporary, path)  # never replaces what another lease has written
-    temporary.unlink()
+def _write(path: Path, document: Mapping[str, Any]) -> bool:
+    """Write a new file, whole or not at all; return False where the same is there already."""
+    text = json.dumps(document, separators=(",", ":"))
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    try:
+        os.link(temporary, path)  # never replaces what another process has written
+    except FileExistsError:
+        if path.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{path} is another process of this name: give another --lease") from None
+        return False
+    finally:
+        temporary.unlink()
+    return True
 
 
 # --- evaluating -------------------------------------------------------------------------------------------------------
 
 
 def read(folder: Path, kind: str) -> list[Process]:
-    """Return the folder's processes of a kind, "aa" or "planted", in the order in which they ran."""
+    """Return the folder's processes of a kind, "aa" or "planted": GPU by GPU, as they ran there."""
     found = []
     for path in sorted(folder.glob(f"{kind}-*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -158,9 +242,11 @@ def read(folder: Path, kind: str) -> list[Process]:
             for record in records
             if (arms := record.get("plant"))
         }
-        about = document["process"]
-        found.append(Process(about["copy"], about["lease"], night_of(path.stem, [document]), planted, about["seconds"]))
-    return found
+        about, night = document["process"], night_of(path.stem, [document])
+        where = about["copy"], about["lease"], about["gpu"]
+        found.append(Process(*where, document["datetime"], night, planted, about["seconds"]))
+    begun = {lease: min(each.ended for each in found if each.lease == lease) for lease in {p.lease for p in found}}
+    return sorted(found, key=lambda process: (begun[process.lease], process.lease, process.gpu, process.ended))
 
 
 @dataclass(frozen=True)
@@ -178,29 +264,55 @@ class Left:
 
 
 def leave_out(processes: Sequence[Process], index: int, *, paired: bool, added: Mapping[str, float]) -> Left:
-    """Judge one process by the others; the ones after it confirm it, and are no part of its history.
+    """Judge one process by the others; the ones after it confirm it, and the first of them are no part of its history.
 
     Args:
-        processes: all of them.
+        processes: all of them, GPU by GPU.
         index: which one is the night.
         paired: whether copy A beside copy B confirms.
         added: slow-downs by key, logarithms, added to the night and to what confirms it.
 
     """
-    after = [processes[(index + step) % len(processes)] for step in range(1, len(processes))]
-    arms = {copy: [process for process in after if process.copy == copy] for copy in "AB"}
-    tonight = arms["B"] if paired else after
-    used = {id(each) for each in (arms["A"][:PAIRS] + arms["B"][:PAIRS] if paired else after[:PAIRS])}
-    history = [process.night for process in processes if id(process) not in used and process is not processes[index]]
-    night = replace(processes[index].night, screening=[_slowed(processes[index].values, added)])
-    screening = screen(history, night, rules=GateSettings().rules, paired=paired, full_selection=False)
+    night = processes[index]
+    confirming = _pairs_after(processes, index) if paired else [(each, each) for each in _after(processes, index)]
+    used = {id(each) for pair in confirming[:PAIRS] for each in pair} | {id(night)}
+    history = [process.night for process in processes if id(process) not in used]
+    screening = screen(
+        history,
+        replace(night.night, screening=[_slowed(night.values, added)]),
+        rules=GateSettings().rules,
+        paired=paired,
+        full_selection=False,
+    )
     evidence = Evidence()
-    while confirm_plan(screening, evidence):
-        done = len(evidence.tonight)
-        if done >= min(len(tonight), len(arms["A"])):
+    for trusted, tonight in confirming:
+        if not confirm_plan(screening, evidence):
             break
-        evidence = evidence.add(_slowed(tonight[done].values, added), arms["A"][done].values if paired else None)
+        evidence = evidence.add(_slowed(tonight.values, added), trusted.values if paired else None)
     return Left(screening, judge(screening, evidence))
+
+
+def _after(processes: Sequence[Process], index: int) -> list[Process]:
+    """Return the others that measured all that one of them did, the next ones first."""
+    keys = processes[index].values.keys()
+    after = [*processes[index + 1 :], *processes[:index]]
+    return [process for process in after if keys <= process.values.keys()]
+
+
+def _pairs_after(processes: Sequence[Process], index: int) -> list[tuple[Process, Process]]:
+    """Return (copy A, copy B) of all that ran one after the other on one GPU, the next ones first."""
+    whole = {id(process) for process in _after(processes, index)}
+    pairs: list[tuple[int, Process, Process]] = []
+    place = 0
+    while place + 1 < len(processes):
+        one, two = processes[place : place + 2]
+        if (one.lease, one.gpu) != (two.lease, two.gpu) or one.copy == two.copy:
+            place += 1
+            continue
+        if {id(one), id(two)} <= whole:
+            pairs.append((place, *((one, two) if one.copy == "A" else (two, one))))
+        place += 2
+    return [pair[1:] for pair in sorted(pairs, key=lambda pair: (pair[0] < index, pair[0]))]
 
 
 def _slowed(values: Values, added: Mapping[str, float]) -> Values:
@@ -230,9 +342,69 @@ def evaluate(folder: Path) -> Iterator[str]:
     seconds = statistics.median(process.seconds for process in processes)
     yield f"{len(processes)} A/A processes of {len(keys)} benchmarks in {len(leases)} leases, {seconds:.1f} s each"
     yield from _noise_lines(processes)
-    for paired in (False, True):
-        yield from _judged_lines(processes, keys, paired)
+    judged = {paired: [_judged(processes, index, paired) for index in range(len(processes))] for paired in WAYS}
+    groups = list(dict.fromkeys((process.lease, process.gpu) for process in processes))
+    for lease, board in groups:
+        places = [place for place, each in enumerate(processes) if (each.lease, each.gpu) == (lease, board)]
+        chosen = {paired: [found[place] for place in places] for paired, found in judged.items()}
+        yield from _group_lines(f"lease {lease}, GPU {board}", chosen)
+    yield from _group_lines("all", judged)
+    for paired, way in WAYS.items():
+        for percent in ADDED_PERCENT:
+            yield f"{way}: +{percent:g} % added: {_found(processes, keys, paired, percent)}"
     yield from _planted_lines(read(folder, "planted"))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an unchanged process said as a night.
+
+    Attributes:
+        decisions: pairs of benchmark and time that were judged.
+        above: how many of them lay above the one-sided 5 % limit.
+        gateable: of how many twice the tolerance would be seen.
+        blocked: what it would have blocked or held.
+
+    """
+
+    decisions: int
+    above: int
+    gateable: int
+    blocked: list[Pair]
+
+
+def _judged(processes: Sequence[Process], index: int, paired: bool) -> Judged:
+    left = leave_out(processes, index, paired=paired, added={})
+    counts = [(each, count_unchanged(each, left.verdicts)) for each in left.screening.screened]
+    return Judged(
+        sum(count.decisions for _, count in counts),
+        sum(count.above for _, count in counts),
+        sum(int((each.judged & (each.limits.mde <= 2 * each.family.tolerance_ln)).sum()) for each, _ in counts),
+        _blocks(left.verdicts),
+    )
+
+
+def _group_lines(name: str, judged: Mapping[bool, Sequence[Judged]]) -> Iterator[str]:
+    """What some processes said, alone and in pairs: the shares, and all that would have been blocked."""
+    nights = judged[False]
+    decisions, above = sum(night.decisions for night in nights), sum(night.above for night in nights)
+    share, error = above / max(1, decisions), _share_error(nights)
+    yield (
+        f"{name}: {len(nights)} processes, {decisions} decisions, {above} above the 5 % limit "
+        f"({share:.1%}; expected {EXPECTED:.1%}, from process to process +- {error:.1%})"
+    )
+    for paired, way in WAYS.items():
+        wrong = [pair for night in judged[paired] for pair in night.blocked]
+        hit = sum(bool(night.blocked) for night in judged[paired])
+        gateable = sum(night.gateable for night in judged[paired]) / max(1, decisions)
+        named = f" ({', '.join(sorted(set(map(str, wrong)))[:5])})" if wrong else ""
+        yield f"{name}: {way}: blocked or held {len(wrong)} times in {hit} nights{named}; gateable {gateable:.0%}"
+
+
+def _share_error(nights: Sequence[Judged]) -> float:
+    """Return the standard error of the share: processes are independent, the benchmarks of one are not."""
+    shares = [night.above / night.decisions for night in nights if night.decisions]
+    return statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
 
 
 def _noise_lines(processes: Sequence[Process]) -> Iterator[str]:
@@ -266,44 +438,21 @@ def _spread(logs: Sequence[float]) -> str:
     return f"median {middle:.3%}, from {low:.3%} to {high:.3%} over {len(logs)} times"
 
 
-def _judged_lines(processes: Sequence[Process], keys: Sequence[str], paired: bool) -> Iterator[str]:
-    way = "in pairs" if paired else "alone"
-    decisions = above = gateable = nights = 0
-    wrong: list[Pair] = []
+def _found(processes: Sequence[Process], keys: Sequence[str], paired: bool, percent: float) -> str:
+    """Say how many slow-downs by arithmetic are blocked or held, of those that are judged; one benchmark in five."""
+    found = asked = 0
     for index in range(len(processes)):
-        left = leave_out(processes, index, paired=paired, added={})
-        blocked = _blocks(left.verdicts)
-        wrong += blocked
-        nights += bool(blocked)
-        for each in left.screening.screened:
-            if each.judged.any():
-                count = count_unchanged(each, left.verdicts)
-                decisions, above = decisions + count.decisions, above + count.above
-                gateable += int((each.judged & (each.limits.mde <= 2 * each.family.tolerance_ln)).sum())
-    if not paired:
-        yield f"A/A decisions above the one-sided 5 % limit: {above} of {decisions} ({above / decisions:.1%})"
-    yield (
-        f"{way}: blocked or held {len(wrong)} times in {nights} of {len(processes)} A/A nights"
-        + (f" ({', '.join(sorted({str(pair) for pair in wrong})[:5])})" if wrong else "")
-        + f"; gateable {gateable / decisions:.0%}"
-    )
-    for percent in ADDED_PERCENT:
-        found = asked = 0
-        for index in range(len(processes)):
-            slowed = {
-                key: math.log1p(percent / 100) for place, key in enumerate(keys) if place % SHARE == index % SHARE
-            }
-            left = leave_out(processes, index, paired=paired, added=slowed)
-            judged = {pair for each in left.screening.screened for pair in _judged(each, slowed)}
-            found += len(judged & set(_blocks(left.verdicts)))
-            asked += len(judged)
-        yield f"{way}: +{percent:g} % added: blocked or held {found} of {asked} ({found / max(1, asked):.1%})"
-
-
-def _judged(each: Any, slowed: Mapping[str, float]) -> Iterator[Pair]:
-    for pair, judged in zip(each.family.pairs, each.judged, strict=True):
-        if judged and pair.key in slowed:
-            yield pair
+        slowed = {key: math.log1p(percent / 100) for place, key in enumerate(keys) if place % SHARE == index % SHARE}
+        left = leave_out(processes, index, paired=paired, added=slowed)
+        judged = {
+            pair
+            for each in left.screening.screened
+            for pair, judged in zip(each.family.pairs, each.judged, strict=True)
+            if judged and pair.key in slowed
+        }
+        found += len(judged & set(_blocks(left.verdicts)))
+        asked += len(judged)
+    return f"blocked or held {found} of {asked} ({found / max(1, asked):.1%})"
 
 
 def _planted_lines(processes: Sequence[Process]) -> Iterator[str]:
@@ -321,30 +470,50 @@ def _planted_lines(processes: Sequence[Process]) -> Iterator[str]:
         yield f"planted, furthest off: {key} {error:.2%}"
 
 
-def main() -> None:
-    """Run or evaluate."""
+def _lease(text: str) -> str:
+    if not LEASE.fullmatch(text):  # it is part of a file's name
+        raise argparse.ArgumentTypeError(f"{text!r}: a name of letters, digits, _ and .")
+    return text
+
+
+def main() -> int:
+    """Run, import or evaluate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    runs = commands.add_parser("run", help="append processes to a folder")
+    runs = commands.add_parser("run", help="add processes to a folder")
     runs.add_argument("folder", type=Path)
-    runs.add_argument("--lease", required=True, help="a name for this loan of the machine, or day")
     runs.add_argument("--copies", nargs=2, metavar="PYTHON", default=[sys.executable] * 2, help="interpreters A and B")
-    runs.add_argument("--processes", type=int, default=10)
+    runs.add_argument("--processes", type=int, default=10, help="on each GPU (10)")
+    runs.add_argument("--gpus", nargs="+", default=[], metavar="N", help="as in CUDA_VISIBLE_DEVICES; side by side")
     runs.add_argument("--minutes", type=float, default=60.0, help="start none that would not end by then")
     runs.add_argument(
         "--planted", action="store_true", help="each benchmark with a slow-down of 1, 2 or 3 %% beside it"
     )
     runs.add_argument("--select", default="fuseproof_gate", help="mark of the benchmarks; empty for all")
     runs.add_argument("--paths", nargs="+", default=["tests/e2e", "tests/kernels"])
+    runs.set_defaults(work=run)
+    takes = commands.add_parser("import", help="add the processes of a folder of `fuseproof upgrade`")
+    takes.add_argument("bank", type=Path)
+    takes.add_argument("folder", type=Path)
+    takes.set_defaults(work=take)
+    for command in (runs, takes):
+        command.add_argument("--lease", type=_lease, required=True, help="a name for this loan of the machine, or day")
     evaluates = commands.add_parser("evaluate", help="report on a folder")
     evaluates.add_argument("folder", type=Path)
+    evaluates.set_defaults(work=_print_report)
     arguments = parser.parse_args()
-    if hasattr(arguments, "lease"):
-        run(arguments)
-    else:
-        for line in evaluate(arguments.folder):
-            print(line)
+    try:
+        return int(arguments.work(arguments))
+    except KeyboardInterrupt:
+        print("interrupted: finished processes are kept, and the same command goes on", flush=True)
+        return INTERRUPTED
+
+
+def _print_report(arguments: argparse.Namespace) -> int:
+    for line in evaluate(arguments.folder):
+        print(line, flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

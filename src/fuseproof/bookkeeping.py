@@ -9,7 +9,6 @@ import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ import pytest
 from fuseproof import machine, preflight
 from fuseproof.asked import Asked
 from fuseproof.history import History, HistoryError, Run, SetAside
-from fuseproof.run_file import NIGHT
+from fuseproof.run_file import NIGHT, dated_ahead
 from fuseproof.run_schema import SCHEMA
 from fuseproof.selection import Selection
 
 __all__ = ["Bookkeeper"]
 
 _NIGHTS = 20  # how far back a benchmark is looked for that newer runs lack
-_CLOCKS_APART = timedelta(hours=1)  # hosts of one history that keep no common time differ by minutes
 
 
 @dataclass
@@ -75,7 +73,7 @@ class Bookkeeper:
                 self._set_aside(unreadable)
         except HistoryError as error:
             raise pytest.UsageError(str(error)) from None
-        self.notes += self._dated_ahead(slug)
+        self.notes += dated_ahead(self.history.files(slug))
         if self.baselines and self.asked.compare is True:
             newest = self.baselines[-1]
             older = "; what it lacks with the newest run that has it"
@@ -96,23 +94,13 @@ class Bookkeeper:
     def _set_aside(self, unused: list[SetAside]) -> None:
         self.notes += [f"set aside: {each.reason}" for each in unused]
 
-    def _dated_ahead(self, slug: str) -> list[str]:
-        """Return a sentence on runs of the future: tonight would come before them, and they would be the newest."""
-        ahead = [file for file in self.history.files(slug) if file.written > datetime.now(UTC) + _CLOCKS_APART]
-        if not ahead:
-            return []
-        return [
-            f"{len(ahead)} run(s) are dated ahead of this machine's clock, the last {_shown(ahead[-1].path)}: nights "
-            "are ordered by time, so set the clock, or move runs with a wrong date out of the history"
-        ]
-
     def _nothing_to_compare(self, slug: str) -> str:
         others = {name: count for name, count in self.history.machines().items() if name != slug}
         foreign = ", ".join(f"{name} ({count} runs)" for name, count in others.items())
         return (
             f"nothing to compare with: no readable run of {slug} in {_shown(self.history.root)}"
             + (f"; other hardware is not compared: {foreign}" if foreign else "")
-            + "; save one with --benchmark-autosave"
+            + ("; save one with --benchmark-autosave" if self.asked.label is None else "; this run is the first")
         )
 
     def comparable(self, record: Mapping[str, Any], run: Run) -> dict[str, Any] | None:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from fuseproof import machine
+from fuseproof import junit, machine
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.confirming import Children
 from fuseproof.gate.ledger import Ledger
@@ -26,7 +27,7 @@ from fuseproof.history import HistoryError
 from fuseproof.replicates import Replicates
 from fuseproof.tonight import Tonight
 from fuseproof.trusted import find_trusted
-from fuseproof.verdicts.recorded import values_of
+from fuseproof.verdicts.recorded import tests_by_key, values_of
 from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Mark, Outcome, Reason, Waiver
 
 __all__ = ["Gate"]
@@ -46,6 +47,7 @@ class Gate:
         required: NEW, INCONCLUSIVE and UNGATEABLE are no answer either (``--require=gate``).
         lines: for the terminal's summary.
         document: all verdicts, as JSON holds them.
+        tests: by key, the test of this session that has measured it.
 
     """
 
@@ -58,6 +60,7 @@ class Gate:
     required: bool
     lines: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
+    tests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: pytest.Config, settings: GateSettings, book: Bookkeeper) -> Gate:
@@ -82,7 +85,7 @@ class Gate:
             raise pytest.UsageError(f"--fuseproof-gate-json={path}: there is no folder {path.parent}.")
         return cls(
             settings,
-            load_waivers(config.rootpath / settings.waivers) if book.gated else [],
+            load_waivers(config.rootpath, settings) if book.gated else [],
             book,
             config.rootpath,
             option.fuseproof_replicates,
@@ -100,6 +103,7 @@ class Gate:
 
         """
         own = self.book.document(session.config)
+        self.tests = tests_by_key(own) if own is not None else {}
         ledger = Ledger(self.book.history, machine.identify().slug)
         try:
             if session.config.option.collectonly or session.config.option.setuponly:
@@ -198,3 +202,14 @@ class Gate:
                 record_property("fuseproof.note", note)
             for verdict in self.document["verdicts"]:
                 record_property(f"fuseproof.{verdict['key']} {verdict['metric']}", verdict["message"])
+
+    def annotate(self, path: Path) -> None:
+        """Put each verdict on its test case in the JUnit file that pytest has written."""
+        said: dict[str, dict[str, str]] = {}
+        for verdict in self.document["verdicts"]:
+            if test := self.tests.get(verdict["key"]):
+                said.setdefault(test, {})[f"fuseproof.{verdict['metric']}"] = verdict["message"]
+        try:
+            junit.annotate(path, said)
+        except (OSError, ElementTree.ParseError) as error:
+            self.lines.append(f"{path}: verdicts are properties of the suite alone: {error}")

@@ -54,12 +54,29 @@ class Index:
         self._files = files
         self.ids: dict[str, array[int]] = {}
         self.faults: dict[str, str] = {}
+        self._checksums: dict[str, int] = {}  # of all but the words
         if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
             connection.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
         self._refresh()
         self.words: dict[int, str] = dict(connection.execute("SELECT id, word FROM words"))
         if any(ids and not 1 <= min(ids) <= max(ids) <= len(self.words) for ids in self.ids.values()):
             raise sqlite3.DatabaseError("words are missing")  # they are numbered from 1 and never removed
+
+    def copies(self, names: Sequence[str]) -> dict[str, str]:
+        """Return which of a night's files hold what an earlier one of them holds, by name: the earlier one's.
+
+        A copy under another name is no second process. A process says when it ended to the microsecond, so no two of
+        them are equal.
+        """
+        first: dict[int, str] = {}
+        found = {}
+        for name in names:
+            if name not in self.ids:
+                continue
+            earlier = first.setdefault(self._checksums[name], name)
+            if earlier != name and self.ids[earlier] == self.ids[name] and self.read(earlier) == self.read(name):
+                found[name] = earlier
+        return found
 
     def read(self, name: str) -> tuple[array[float], dict[str, Any]] | None:
         """Return the numbers and the rest of a file; None for one that is at fault."""
@@ -80,14 +97,15 @@ class Index:
         return digest.numbers, digest.rest
 
     def _refresh(self) -> None:
-        rows = self._connection.execute("SELECT name, size, mtime_ns, ids, ids_crc FROM files")
-        known = {name: ((size, mtime_ns), ids, crc) for name, size, mtime_ns, ids, crc in rows}
+        rows = self._connection.execute("SELECT name, size, mtime_ns, ids, ids_crc, rest_crc FROM files")
+        known = {name: ((size, mtime_ns), ids, crc, rest_crc) for name, size, mtime_ns, ids, crc, rest_crc in rows}
         new: list[tuple[str, Stamp]] = []
         for name, file in self._files.items():
             stamp = _stamp(file)
             stored = known.get(name)
             if stored is not None and stored[0] == stamp and zlib.crc32(stored[1]) == stored[2]:
                 self.ids[name] = array("i", stored[1])
+                self._checksums[name] = stored[3]
             else:
                 new.append((name, stamp))
         if gone := known.keys() - self._files.keys():
@@ -111,7 +129,8 @@ class Index:
                 ids = array("i", (number_of[word] for word in digest.words))
                 rest = json.dumps(digest.rest, separators=(",", ":")).encode("ascii")
                 data, numbers = ids.tobytes(), digest.numbers.tobytes()
-                row = (name, *stamp, data, zlib.crc32(data), numbers, rest, zlib.crc32(numbers + rest))
+                self._checksums[name] = zlib.crc32(numbers + rest)
+                row = (name, *stamp, data, zlib.crc32(data), numbers, rest, self._checksums[name])
                 self._connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
                 self.ids[name] = ids
 

@@ -85,6 +85,20 @@ def identify() -> Machine:
     )
 
 
+def described() -> dict[str, Any]:
+    """What files of pytest-benchmark hold as `machine_info`: nothing that names the host or changes at a boot."""
+    return {
+        "node": identify().host_id,
+        "cpu": {"brand_raw": identify().cpu_model, "count": os.cpu_count()},
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "release": platform.release(),
+        "python_implementation": platform.python_implementation(),
+        "python_version": platform.python_version(),
+        "python_compiler": platform.python_compiler(),
+    }
+
+
 def slug(gpu_model: str | None, mig_profile: str | None, cpu_model: str, cpu_cores: int) -> str:
     """The folder name of a machine: `nvidia-h200`, `nvidia-h200-mig-1g.18gb`, `cpu-amd-epyc-2c`."""
     if gpu_model:

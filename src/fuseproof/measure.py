@@ -20,6 +20,7 @@ from fuseproof import counts, gpu, preflight
 from fuseproof.channel import Channel, fastest_channel
 from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
+from fuseproof.phases import PHASES
 from fuseproof.planting import measure_plant
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
 from fuseproof.subjects import Subject
@@ -112,13 +113,16 @@ class Measurements:
     @cached_property
     def ceilings(self) -> Ceilings:
         """The machine's ceilings, measured on first use; that is also the preheat."""
-        refuse_reduced_precision(self.device)
+        with PHASES.phase("first products"):
+            refuse_reduced_precision(self.device)
         preflight.examine()  # its child uses the GPU: let it end before anything is timed
         if self.device.type == "cuda":
-            self.channel = fastest_channel(self.device)
-            torch.cuda.synchronize()
+            with PHASES.phase("choosing a stream"):
+                self.channel = fastest_channel(self.device)
+                torch.cuda.synchronize()
             torch.cuda.set_stream(self.channel.stream)  # for the session: building, checking and timing alike
-        ceilings = measure_ceilings(self.device)
+        with PHASES.phase("ceilings"):
+            ceilings = measure_ceilings(self.device)
         # What lives now (torch, pytest, the collected tests) stays; looking through it at every collection takes 0.1 s.
         gc.collect()
         gc.freeze()
@@ -156,13 +160,17 @@ class Measurements:
         __tracebackhide__ = True
         ceilings = self.ceilings
         clock = self._clock(plan)
-        subject, peak_bytes = self._peak(plan)
-        subject.check()
-        clock.prepare(subject)
+        with PHASES.phase("building"):
+            subject, peak_bytes = self._peak(plan)
+        with PHASES.phase("checking"):
+            subject.check()
+        with PHASES.phase("warming up"):
+            clock.prepare(subject)
         before = gpu.snapshot()
         benchmark.group = f"{plan.key.op} {plan.key.dtype} {plan.key.shape}"
         benchmark._timer = clock
-        benchmark.pedantic(clock.run, args=(subject,), rounds=plan.rounds, iterations=1)
+        with PHASES.phase("rounds"):
+            benchmark.pedantic(clock.run, args=(subject,), rounds=plan.rounds, iterations=1)
         after = gpu.snapshot()
         own_ns = statistics.median(clock.rounds_ns)
         record: dict[str, Any] = {

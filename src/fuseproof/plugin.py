@@ -12,6 +12,7 @@ import pytest
 
 from fuseproof import apex_probe, gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
+from fuseproof.phases import PHASES
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,6 +88,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Give an xdist worker its GPU, and begin to look at Apex while this process imports torch."""
     if _settings(early_config) is None:
         return
+    PHASES.started()
     # torch's profiler writes a line to stderr at every use unless this says otherwise before torch is imported.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     gpu.mark_root(os.environ)
@@ -108,8 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "parity: whether a result is right, not how long it takes")
     config.addinivalue_line("markers", "fault(*numbers, dtypes): the faults that a parity test would show")
     config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
-    from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
-    from fuseproof.parity import outcomes
+    with PHASES.phase("imports"):
+        from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
+        from fuseproof.parity import outcomes
 
     if told := order.Order.take(os.environ):
         told.obey(config)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from fuseproof import apex_probe, gpu, machine
+from fuseproof.phases import PHASES
 
 _NVIDIA_SUMMARY: Final = "PyTorch Extensions written by NVIDIA"
 _GET_APEX: Final = (
@@ -215,7 +216,8 @@ def _probe_all(files: dict[str, Path]) -> Iterable[Finding]:
     """Load and run all extensions in one child; after one that fails, the rest in another."""
     names = list(files)
     while names:
-        told, failure = apex_probe.outcome(names)
+        with PHASES.phase("waiting for Apex"):
+            told, failure = apex_probe.outcome(names)
         if not told["torch"]:
             yield Finding("torch.broken", "broken", f"{_running()} fails on this machine: {failure}; see {_GET_TORCH}.")
             return

@@ -2,8 +2,9 @@
 
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -12,6 +13,7 @@ NAME_FORM = "<number>_<YYYYMMDDTHHMMSSZ>_<night>_<uid>[_<label>].json"
 NIGHT = "FUSEPROOF_NIGHT"
 """The environment variable that makes several processes one night: its name, of 0-9 and a-z."""
 
+_CLOCKS_APART = timedelta(hours=1)  # hosts of one history that keep no common time differ by minutes
 _NIGHT = re.compile(r"[0-9a-z]{1,32}")
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 # Nine digits at most: a stray name with a hundred would make the next number too long for a file name, for ever.
@@ -71,3 +73,15 @@ def matches(path: Path, machine: str, spec: str) -> bool:
 def night_fault(night: str) -> str | None:
     """Return why this is no name of a night; None where it is one."""
     return None if _NIGHT.fullmatch(night) else f"the night {night!r} is not 1 to 32 of 0-9 and a-z"
+
+
+def dated_ahead(files: Iterable[RunFile]) -> list[str]:
+    """Return a sentence on files of the future, if there are any: they would count as the newest."""
+    ahead = [file for file in files if file.written > datetime.now(UTC) + _CLOCKS_APART]
+    if not ahead:
+        return []
+    last = max(ahead, key=lambda file: file.order).path.name
+    return [
+        f"{len(ahead)} run(s) are dated ahead of this machine's clock, the last {last}: "
+        "nights are ordered by time, so set the clock, or move runs with a wrong date out of the history"
+    ]

@@ -2,8 +2,9 @@
 
 import copy
 import datetime
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class Book:
     machine: str = "h200-sxm"
     settings: GateSettings = field(default_factory=GateSettings)
     waivers: Sequence[Waiver] = ()
+    _saved: Iterator[int] = field(default_factory=itertools.count)
 
     @staticmethod
     def document(
@@ -126,7 +128,14 @@ class Book:
 
     def save(self, night: str, *documents: dict[str, Any]) -> list[RunFile]:
         """Append a night of these processes."""
-        return [self.history.save(self.machine, each, night) for each in documents]
+        return [self.history.save(self.machine, self._ended(each), night) for each in documents]
+
+    def _ended(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Let no two processes end in one microsecond: they would be copies of one."""
+        if "datetime" not in document:
+            return document
+        moment = datetime.datetime.fromisoformat(document["datetime"])
+        return {**document, "datetime": (moment + datetime.timedelta(microseconds=next(self._saved))).isoformat()}
 
     def calm(self, nights: int, *, replicates: int = 3, first: int = 0, sigma: float = 0.1, **options: Any) -> None:
         """Append nights in which nothing happens: 12 benchmarks, `sigma` % between nights and between processes."""

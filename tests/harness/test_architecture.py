@@ -125,3 +125,25 @@ def test_imports_have_no_cycle():
 def test_a_module_is_one_idea(name):
     """A module that has grown past 330 lines is split along a noun."""
     assert len(MODULES[name].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+def _asks_for(function):
+    return {argument.arg for argument in [*function.args.args, *function.args.kwonlyargs]}
+
+
+def test_a_nights_benchmarks_are_in_files_that_say_so():
+    """``-m fuseproof_gate`` looks at ``*_benchmark.py`` alone: a benchmark elsewhere would silently not be gated."""
+    tests = Path(__file__).parents[1]
+    found = {
+        path.name: [
+            node.name
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef) and {"measure", "benchmark"} & _asks_for(node)
+        ]
+        for folder in ("e2e", "kernels")
+        for path in sorted((tests / folder).glob("*.py"))
+    }
+    benchmarks = {name for name, functions in found.items() if functions}
+
+    assert benchmarks
+    assert benchmarks == {name for name in found if name.endswith("_benchmark.py")}

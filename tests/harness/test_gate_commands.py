@@ -184,6 +184,9 @@ def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -
     once = run("check", *paths)
     assert (once[0], "UNCONFIRMED" in once[1]) == (21, True)
     assert once == run("check", *paths, *copies.glob("*/*.json"))
+    for number, path in enumerate(copies.glob("*/*.json")):
+        path.rename(path.with_name(f"renamed-{number}.json"))
+    assert once == run("check", *paths, *copies.glob("*/*.json"))
 
 
 def test_check_remembers_verdicts(book: Any, run: Run) -> None:
@@ -388,6 +391,16 @@ def test_accept_starts_a_new_baseline(book: Any, run: Run) -> None:
 
     assert (0, f"accepted with night 2026-01-12 (g1): {book.pair(0)}\n") == (status, text)
     assert {book.pair(1): "REGRESSED"} == book.labels(after)
+
+
+def test_accept_says_that_the_newest_night_may_not_be(book: Any, run: Run) -> None:
+    """A run that is dated ahead counts as the newest: whoever accepts is told."""
+    book.calm(2)
+    (path,) = (file.path for file in book.save("ahead", book.run()))
+    path.rename(path.with_name(path.name.replace(path.name.split("_")[1], "29991231T000000Z")))
+    arguments = ["accept", "*/00", "--reason", "why", "--who", "kim"]
+    assert "1 run(s) are dated ahead of this machine's clock, the last" in run(*arguments)[1]
+    assert "dated ahead" in json.loads(run(*arguments, "--json")[1])["notes"][0]
 
 
 def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> None:

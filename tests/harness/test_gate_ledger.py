@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -561,3 +562,17 @@ def test_old_nights_are_left_out(book: Any) -> None:
 
     assert [f"n{number}" for number in (*range(20), *range(40, 60))] == names
     shutil.rmtree(book.folder / VERDICTS, ignore_errors=True)
+
+
+@pytest.mark.parametrize("index", ["kept", "none"])
+def test_a_copy_under_another_name_is_no_process(book: Any, index: str) -> None:
+    """It would count twice, and halve the noise; it is named, whether or not the index has seen it before."""
+    book.calm(2)
+    (file, *_) = book.history.files(book.machine)
+    uid = "0" * len(file.uid)
+    copy = file.path.with_name(file.path.name.replace(file.uid, uid))
+    copy.write_bytes(file.path.read_bytes())
+    for ledger in (Ledger(book.history, book.machine, keep_index=index == "kept") for _ in range(2)):
+        assert [len(night.screening) for night in ledger.nights()] == [3, 3]
+        (sentence,) = ledger.set_aside
+        assert re.search(rf"{copy.name}: is a copy of .*{file.uid}|{file.uid}.*: is a copy of {copy.name}", sentence)

@@ -134,7 +134,7 @@ def test_what_is_not_used_is_named_and_counted() -> None:
 
     assert [x for x in lines if x.startswith("set ")] == ["set aside: a.json: is empty", "set aside: b.json: is empty"]
     assert "control failed: history: b.json: is empty" in lines
-    assert any("override: keys = 'nothing*' fits none of the 12 benchmarks" in line for line in lines)
+    assert any("override: keys = 'nothing*' fits none of 12 known benchmarks" in line for line in lines)
     assert '; 2 set aside; mode "warn": the status stays 0' in lines[-1]
 
 
@@ -168,3 +168,15 @@ def test_a_confirming_value_that_is_none_is_not_stored() -> None:
     evidence = Evidence().add({key: math.nan, Pair("k", "launches"): 0, Pair("k", "kernels_hash"): "beef"})
 
     assert NightRecord({}, evidence).document()["confirming"] == [{"k": {"kernels_hash": "beef", "launches": 0}}]
+
+
+@pytest.mark.parametrize(("selection", "said"), [("", True), ("full", True), ("gate", False), ("gate of tests", False)])
+def test_an_override_may_be_for_what_a_nights_share_leaves_out(selection: str, said: bool) -> None:
+    """A pattern that fits none is a typing error, but not in a share, and not where another night had what it fits."""
+    settings = GateSettings(rules=(*DEFAULT_RULES, Rule("launches", Kind.REPORTED, keys="nothing*")))
+    lines = present.table_lines(session_of(night(*[run_of(LEVEL)] * 3), settings=settings, selection=selection))
+    assert said == any("fits none of" in line for line in lines)
+
+    seen = GateSettings(rules=(*DEFAULT_RULES, Rule("launches", Kind.REPORTED, keys="op/*/11")))
+    part = night(*[run_of(LEVEL[:11])] * 3)
+    assert not any("fits none of" in line for line in present.table_lines(session_of(part, settings=seen)))

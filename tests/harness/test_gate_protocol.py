@@ -2,13 +2,17 @@
 
 import json
 import math
+import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-PROTOCOL = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "gate_protocol.py"))
+SCRIPT = Path(__file__).parents[2] / "docs" / "gate_protocol.py"
+PROTOCOL = runpy.run_path(str(SCRIPT))
 
 
 def written(folder: Path, processes: int, benchmarks: int, sd: float, plants: float = 0.0) -> Path:
@@ -26,13 +30,22 @@ def written(folder: Path, processes: int, benchmarks: int, sd: float, plants: fl
                 record["plant"] = {"size_ln": size_ln, "base_ns": 1e6, "planted_ns": 1e6 * seen}
             records.append({"extra_info": {"fuseproof": record}})
         document = {
-            "process": {"copy": "ABBA"[number % 4], "lease": f"day{number % 2}", "seconds": 25.0},
-            "datetime": "2027-01-31T00:00:00+00:00",
+            "process": {"copy": "ABBA"[number // 2 % 4], "lease": "monday", "gpu": str(number % 2), "seconds": 25.0},
+            "datetime": f"2027-01-31T00:{number:02d}:00+00:00",
             "fuseproof": {"software": {"torch": "2"}},
             "benchmarks": records,
         }
         (folder / f"{'planted' if plants else 'aa'}-{number:04d}.json").write_text(json.dumps(document))
     return folder
+
+
+def imported(bank: Path, folder: Path, lease: str, *, fails: bool = False) -> str:
+    """Import a bank through the command line; return what it said."""
+    command = [sys.executable, str(SCRIPT), "import", str(bank), str(folder), "--lease", lease]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert bool(ended.returncode) == fails, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stdout + ended.stderr
 
 
 def line(folder: Path, *words: str) -> str:
@@ -45,12 +58,21 @@ def test_quiet_processes_are_not_blocked_and_additions_are_found(tmp_path: Path)
     """0.1 % between processes: no A/A night blocks, 5 % of decisions lie above their limit, +2 % is found in pairs."""
     folder = written(tmp_path / "folder", processes=24, benchmarks=10, sd=0.001)
     report = list(PROTOCOL["evaluate"](folder))
-    assert report[0] == "24 A/A processes of 10 benchmarks in 2 leases, 25.0 s each"
-    (above,) = (each for each in report if "one-sided 5 % limit" in each)
-    share = float(above.rpartition("(")[2].removesuffix("%)"))
-    assert 2 <= share <= 8  # of 240 decisions: 5 +- 1.4
-    for way in ("alone", "in pairs"):
-        assert any(each.startswith(f"{way}: blocked or held 0 times in 0 of 24 A/A nights") for each in report)
+    assert report[0] == "24 A/A processes of 10 benchmarks in 1 leases, 25.0 s each"
+    shares = {
+        found[1]: (int(found[2]), float(found[3]))
+        for each in report
+        if (found := re.fullmatch(r"(.+): \d+ processes, (\d+) decisions, .+ limit \((.+)%; expected 5.0%, .+\)", each))
+    }
+    assert {name: decisions for name, (decisions, _) in shares.items()} == {
+        "lease monday, GPU 0": 120,
+        "lease monday, GPU 1": 120,
+        "all": 240,
+    }
+    assert 2 <= shares["all"][1] <= 8  # of 240 decisions: 5 +- 1.4
+    for name in shares:
+        for way in ("alone", "in pairs"):
+            assert any(each.startswith(f"{name}: {way}: blocked or held 0 times in 0 nights;") for each in report)
     (found,) = (each for each in report if each.startswith("in pairs: +2 % added"))
     assert found.endswith("(100.0%)")
 
@@ -58,7 +80,7 @@ def test_quiet_processes_are_not_blocked_and_additions_are_found(tmp_path: Path)
 def test_noisy_processes_find_nothing(tmp_path: Path) -> None:
     """3 % between processes: an added 2 % is not found, and the share that is gateable says so."""
     folder = written(tmp_path / "folder", processes=16, benchmarks=10, sd=0.03)
-    assert "gateable 0%" in line(folder, "in pairs: blocked")
+    assert "gateable 0%" in line(folder, "all: in pairs: blocked")
     assert "(0.0%)" in line(folder, "in pairs: +1.5 % added")
 
 
@@ -75,3 +97,54 @@ def test_too_few_processes_judge_nothing(tmp_path: Path) -> None:
     assert list(PROTOCOL["evaluate"](written(tmp_path / "folder", 3, 4, 0.001))) == [
         "3 A/A processes: fewer than 16 judge nothing"
     ]
+
+
+def bank(folder: Path, processes: Path, torch: str = "2") -> Path:
+    """Write a folder of `fuseproof upgrade`: pairs of full documents, of which one measured nothing."""
+    folder.mkdir()
+    (folder / "plan.json").write_text("{}")
+    for number, path in enumerate(sorted(processes.glob("aa-*.json"))):
+        document = json.loads(path.read_text())
+        arm = ("old", "new", "new", "old")[number % 4]
+        document["upgrade"] = {"pair": number // 2, "arm": arm, "gpu": 1, "first": number % 2 == 0, "seconds": 20.0}
+        document["fuseproof"]["software"]["torch"] = torch if arm == "new" else "2"
+        del document["process"]
+        (folder / f"{number // 2:04d}-{arm}.json").write_text(json.dumps(document))
+    nothing = {"upgrade": {"pair": 99, "arm": "old", "nothing": "it crashed"}, "benchmarks": []}
+    (folder / "0099-old.json").write_text(json.dumps(nothing))
+    return folder
+
+
+def test_the_pairs_of_an_upgrade_are_imported_once(tmp_path: Path) -> None:
+    """Old is copy A, new is copy B; a second import adds nothing; a second bank needs a lease of its own."""
+    wild = written(tmp_path / "wild", processes=16, benchmarks=10, sd=0.001)
+    pairs = bank(tmp_path / "bank", wild)
+    folder = tmp_path / "folder"
+    assert "16 of 16 processes added" in imported(pairs, folder, "monday")
+    assert "0 of 16 processes added" in imported(pairs, folder, "monday")
+    read = PROTOCOL["read"](folder, "aa")
+    assert [process.copy for process in read] == list("ABBA" * 4)
+    assert {(process.lease, process.gpu, process.seconds) for process in read} == {("monday", "1", 20.0)}
+    assert "lease monday, GPU 1: 16 processes" in line(folder, "lease monday, GPU 1: 16")
+    other = bank(tmp_path / "other", written(tmp_path / "again", processes=16, benchmarks=9, sd=0.001))
+    assert "give another --lease" in imported(other, folder, "monday", fails=True)
+    assert "16 of 16 processes added" in imported(other, folder, "tuesday")
+
+
+def test_an_upgrade_that_changes_something_is_not_imported(tmp_path: Path) -> None:
+    """False alarms are those of nothing; what differs is named."""
+    pairs = bank(tmp_path / "bank", written(tmp_path / "wild", processes=16, benchmarks=4, sd=0.001), torch="3")
+    said = imported(pairs, tmp_path / "folder", "monday", fails=True)
+    assert "has torch" in said
+    assert "only two copies of one environment" in said
+
+
+def test_pairs_are_of_one_gpu_and_hold_both_copies(tmp_path: Path) -> None:
+    """What confirms a night ran side by side: never an A of one GPU with a B of another, never the night itself."""
+    processes = PROTOCOL["read"](written(tmp_path / "folder", processes=23, benchmarks=4, sd=0.001), "aa")
+    for index, night in enumerate(processes):
+        pairs = PROTOCOL["_pairs_after"](processes, index)
+        assert len(pairs) >= 9
+        for one, two in pairs:
+            assert (one.copy, two.copy, one.gpu) == ("A", "B", two.gpu)
+            assert night not in (one, two)

@@ -45,7 +45,7 @@ def refusal(folder: Path, text: str) -> str:
 def waivers_of(folder: Path, text: str) -> list[Waiver]:
     """Return the waivers of a text."""
     (folder / "waivers.toml").write_text(text)
-    return load_waivers(folder / "waivers.toml")
+    return load_waivers(folder, GateSettings())
 
 
 def test_defaults_are_those_of_the_verdicts(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_override_that_fits_nothing_is_said() -> None:
 
     assert gate.unmatched(["layernorm_fwd/apex/bf16/64x768"]) == []
     (sentence,) = gate.unmatched(["layer_norm_fwd/apex/bf16/64x768"])
-    assert "'layernorm*' fits none of the 1 benchmarks" in sentence
+    assert "'layernorm*' fits none of 1 known benchmarks" in sentence
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,10 @@ def test_waivers_are_read(tmp_path: Path) -> None:
 
 
 def test_no_file_is_no_waiver(tmp_path: Path) -> None:
-    """Most repositories have none."""
-    assert load_waivers(tmp_path / "waivers.toml") == []
+    """Most repositories have none; one that the configuration names must be there."""
+    assert load_waivers(tmp_path, GateSettings()) == []
+    with pytest.raises(ConfigError, match=r"leave\.toml: is missing, and .* waivers names it; restore it or remove"):
+        load_waivers(tmp_path, GateSettings(waivers="leave.toml"))
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,6 @@ class Timed:
 
 
 def pytest_configure(config):
-    import cpuinfo
-
     from fuseproof import clock, measure, roofline
 
     counter = ROOT / "processes"
@@ -133,7 +131,6 @@ def pytest_configure(config):
     patch.setattr(clock.WallClock, "run", run)
     patch.setattr(measure, "measure_ceilings", lambda device: roofline.Ceilings(1.0, {}))
     patch.setattr(measure.counts, "trace_host", Counted)
-    patch.setattr(cpuinfo, "get_cpu_info", lambda: {})
 
 
 @pytest.fixture(scope="session")
@@ -556,7 +553,7 @@ def test_runs_of_the_future_are_named(project: Project) -> None:
     newest = project.files[-2]
     newest.rename(newest.with_name(re.sub("_[0-9]{8}T", "_29990131T", newest.name)))
     text = project.run("--benchmark-compare", "--fuseproof-gate=off", gate=False)
-    assert "1 run(s) are dated ahead of this machine's clock, the last bench_history" in text
+    assert "1 run(s) are dated ahead of this machine's clock, the last 00" in text
     assert "set the clock, or move runs with a wrong date out of the history" in text
 
 
@@ -955,6 +952,26 @@ def test_junit_and_json_have_all_verdicts(project: Project) -> None:
     assert len([name for name in properties if str(name).startswith("fuseproof.op/")]) == 16
     assert project.gate()["status"] == REGRESSED
     assert {each["message"] for each in project.gate()["verdicts"]} <= set(properties.values())
+    cases = {
+        str(case.get("name")): {each.get("name"): str(each.get("value")) for each in case.iter("property")}
+        for case in suite.findall("testcase")
+    }
+    assert cases.keys() == {f"test_op[{name}]" for name in "abcdefgh"}
+    for name, said in cases.items():
+        assert said.keys() == {f"fuseproof.{TIME}", "fuseproof.peak_bytes"}
+        assert said[f"fuseproof.{TIME}"] == properties[f"fuseproof.op/{name[8]}/fp32/64 {TIME}"]
+
+
+def test_a_junit_file_that_somebody_takes_away_is_said(project: Project) -> None:
+    """The verdicts stay where they are: no traceback, and the status is theirs."""
+    project.remember()
+    (project.root / "thief.py").write_text(
+        "import pathlib, pytest\n\n"
+        "@pytest.hookimpl(trylast=True)\ndef pytest_sessionfinish():\n    pathlib.Path('junit.xml').write_text('<')\n"
+    )
+    project.pytester.syspathinsert()
+    text = project.run("--junitxml=junit.xml", "-p", "thief")
+    assert "junit.xml: verdicts are properties of the suite alone: " in text
 
 
 # --- real processes ---------------------------------------------------------------------------------------------------

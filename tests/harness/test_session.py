@@ -159,7 +159,7 @@ def header_and_summary(text: str) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def _warm() -> Iterator[tuple[roofline.Ceilings, dict[str, Any]]]:
+def _warm() -> Iterator[roofline.Ceilings]:
     """Import what torch imports late, since a session in this process forgets its imports; heat and look once."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more wait for each other where other processes take the cores
@@ -167,7 +167,7 @@ def _warm() -> Iterator[tuple[roofline.Ceilings, dict[str, Any]]]:
     plan = ladder_plan(STAGES["1_adam_fp32"], KERNEL_SETS["torch"], SIZES["tiny"], device)
     plan.build()()
     trace_host(plan.build, 1)
-    found = roofline.measure_ceilings(device), cpuinfo.get_cpu_info()
+    found = roofline.measure_ceilings(device)
     gc.collect()
     gc.freeze()  # else each session inside looks through all of torch again
     yield found
@@ -182,12 +182,9 @@ def _not_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def project(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, _warm: tuple[roofline.Ceilings, dict[str, Any]]
-) -> Project:
-    """A project with one benchmark; ceilings and CPU features are looked up, since finding them takes a second."""
-    monkeypatch.setattr(measure, "measure_ceilings", lambda _: _warm[0])
-    monkeypatch.setattr(cpuinfo, "get_cpu_info", lambda: dict(_warm[1]))
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, _warm: roofline.Ceilings) -> Project:
+    """A project with one benchmark; the ceilings are looked up, since finding them takes a second."""
+    monkeypatch.setattr(measure, "measure_ceilings", lambda _: _warm)
     pytester.makepyprojecttoml(TABLE + PYTEST)
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_one=ONE)
@@ -300,6 +297,9 @@ def test_an_empty_history_is_said_at_both_ends(project: Project) -> None:
     for place in header_and_summary(project.run("--benchmark-compare")):
         assert f"nothing to compare with: no readable run of {slug()} in bench_history" in place
         assert "save one with --benchmark-autosave" in place
+    for place in header_and_summary(project.run("--benchmark-compare", "--benchmark-autosave")):
+        assert place.count("; this run is the first") == 1
+        assert "save one" not in place
 
 
 def test_foreign_hardware_is_refused_by_name(project: Project) -> None:
@@ -1083,6 +1083,23 @@ def test_a_file_tells_neither_the_host_nor_a_path(project: Project) -> None:
         assert private not in text
     strings = {value for value in _leaves(document) if isinstance(value, str)}
     assert platform.node() not in strings
+
+
+def test_describing_the_machine_starts_no_process(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """py-cpuinfo, which pytest-benchmark would ask, sleeps for a second in every process of a night."""
+    monkeypatch.setattr(cpuinfo, "get_cpu_info", pytest.fail)
+    project.run("--benchmark-autosave")
+    assert project.document()["machine_info"]["cpu"]["brand_raw"] == machine.identify().cpu_model
+
+
+def test_durations_tell_where_the_rest_of_the_time_goes(project: Project) -> None:
+    """Under pytest's ``--durations`` the summary names phases that are no test; they add up to the process's age."""
+    line = re.search(r"fuseproof: seconds of this process: (.+); together ([\d.]+)", project.run("--durations=3"))
+    assert line is not None
+    seconds = dict(part.rsplit(" ", 1) for part in line[1].split(", "))
+    assert {"collection", "tests", "rounds"} <= seconds.keys()
+    assert sum(map(float, seconds.values())) == pytest.approx(float(line[2]), abs=0.2)
+    assert "seconds of this process" not in project.run()
 
 
 def _leaves(value: object) -> Iterator[object]:

@@ -9,15 +9,20 @@ from typing import Any
 from fuseproof.candidates import KernelSet
 from fuseproof.tables import nearest
 
-__all__ = ["ChoiceError", "chosen"]
+__all__ = ["ChoiceError", "chosen", "contested"]
 
 
 class ChoiceError(Exception):
     """These names cannot be compared; the message is one sentence."""
 
 
-def chosen(gathered: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return, of each kind of candidates of which at least two are named, those; of the others none.
+def contested(gathered: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> set[str]:
+    """Return the kinds of candidates of which at least two are named; arguments as of `chosen`."""
+    return {kind for kind, records in gathered.items() if sum(name in records for name in names) > 1}
+
+
+def chosen(gathered: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return, of each kind of candidates of which at least two are named, those alone; the other kinds as they are.
 
     Who is named takes part, also where a night cannot afford it.
 
@@ -33,13 +38,13 @@ def chosen(gathered: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> d
     for name in names:
         if name not in known:
             raise ChoiceError(f"there is no candidate {name!r}; {nearest(name, known)}")
-    found = {kind: [name for name in names if name in records] for kind, records in gathered.items()}
-    if all(len(own) < 2 for own in found.values()):
-        kinds = "; ".join(f"{kind}: {', '.join(gathered[kind])}" for kind in ("adam", "layer_norm"))
-        raise ChoiceError(f"no two of {', '.join(names)} are of one kind; {kinds}")
+    kinds = contested(gathered, names)
+    if not kinds:
+        parts = "; ".join(f"{kind}: {', '.join(gathered[kind])}" for kind in ("adam", "layer_norm"))
+        raise ChoiceError(f"no two of {', '.join(names)} are of one kind; {parts}")
     return {
-        kind: {name: _asked_for(gathered[kind][name]) for name in own} if len(own) > 1 else {}
-        for kind, own in found.items()
+        kind: {name: _asked_for(records[name]) for name in names if name in records} if kind in kinds else records
+        for kind, records in gathered.items()
     }
 
 

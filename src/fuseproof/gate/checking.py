@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,8 +101,9 @@ def _read(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, HistoryError]]:
     for path in paths:
         try:
             run = History.load_path(path)
-            # A copy of a run, which keeps its unique name, is no second process: a suspect would confirm itself.
-            runs[path.name if run.file.uid else str(path.resolve())] = run
+            # A copy of a run, under whatever name, is no second process: a suspect would confirm itself.
+            content = hashlib.sha256(json.dumps(run.document, sort_keys=True).encode()).hexdigest()
+            runs.setdefault(content, run)
         except HistoryError as error:
             faults[path] = error
     if not runs:

@@ -83,7 +83,7 @@ def add_accept(commands: Any) -> None:
     parser.add_argument("--night", help="a night by its name; else the newest")
     parser.add_argument("--who", help="who accepts; else the name of the user")
     _add_machine(parser)
-    _add_places(parser, "print one JSON object: night, accepted, retired, reason, who")
+    _add_places(parser, "print one JSON object: night, accepted, retired, reason, who, notes")
     parser.set_defaults(run=_explained(_accept))
 
 
@@ -141,7 +141,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from fuseproof.gate.checking import checked
 
     settings = _settings()
-    waivers = load_waivers(Path(settings.gate.waivers))
+    waivers = load_waivers(Path(), settings.gate)
     session = checked(
         arguments.files,
         settings.gate,

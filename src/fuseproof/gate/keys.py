@@ -11,6 +11,7 @@ from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.present import night_label
 from fuseproof.gate.records import by_metric
 from fuseproof.history import History
+from fuseproof.run_file import dated_ahead
 from fuseproof.storage import HistoryError, shown
 from fuseproof.tables import nearest
 from fuseproof.verdicts.night import Night
@@ -49,6 +50,7 @@ class Accepted:
         pairs: for which a new segment starts.
         retired: which that night does not have.
         reason, who: as kept.
+        notes: what whoever accepts must know besides.
 
     """
 
@@ -57,12 +59,14 @@ class Accepted:
     retired: tuple[Pair, ...]
     reason: str
     who: str
+    notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return it for a terminal."""
         where = night_label(self.night)
         lines = [f"accepted with night {where}: {pair}" for pair in self.pairs]
-        return lines + [f"retired with night {where}, which does not have it: {pair}" for pair in self.retired]
+        lines += [f"retired with night {where}, which does not have it: {pair}" for pair in self.retired]
+        return [*lines, *self.notes]
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
@@ -72,6 +76,7 @@ class Accepted:
             "retired": by_metric(self.retired),
             "reason": self.reason,
             "who": self.who,
+            "notes": list(self.notes),
         }
 
 
@@ -117,4 +122,4 @@ def accept(
                 f"night {accepted.name}: {pair} is INVALID ({why}); accept it with a night that is sound"
             )
     ledger.accept(accepted.name, pairs, reason, who)
-    return Accepted(accepted, here, gone, reason, who)
+    return Accepted(accepted, here, gone, reason, who, tuple(dated_ahead(history.files(machine))))

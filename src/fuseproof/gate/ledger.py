@@ -11,6 +11,7 @@ from fuseproof.gate.records import NightRecord, Recall, by_metric
 from fuseproof.gate.sheet import Row, Sheet
 from fuseproof.history import VERDICTS, History
 from fuseproof.index import Index, opened
+from fuseproof.storage import shown
 from fuseproof.verdicts.controls import Unchanged
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
@@ -109,7 +110,12 @@ class Ledger:
         for file in self.history.records(self.machine):
             records.setdefault(file.night, []).append(f"{VERDICTS}/{file.path.name}")
         with opened(self.history, self.machine, stored=self._keep_index) as index:
-            files = {n: _Files([file.path.name for file in runs[n]], records.get(n, [])) for n in names}
+            files = {}
+            copies: dict[str, str] = {}
+            for name in names:
+                found = [file.path.name for file in runs[name]]
+                copies |= index.copies(found)
+                files[name] = _Files([each for each in found if each not in copies], records.get(name, []))
             rows = [files[name].row(name, index) for name in names]
             sheet = Sheet([row for row in rows if row.runs], index.words)
             choice = choose(sheet)
@@ -129,6 +135,8 @@ class Ledger:
             lost += [stray.reason for stray in self.history.unnamed_records(self.machine)]
             aside = [index.faults[name] for name in index.faults if not name.startswith(VERDICTS)]
             aside += [stray.reason for stray in self.history.unnamed(self.machine)]
+            folder = shown(self.history.folder(self.machine))
+            aside += [f"{folder}/{copy}: is a copy of {first}; delete it" for copy, first in copies.items()]
             unjudged = [
                 f"night {row.name} was to be judged and has no verdict, so it is no baseline; was its session killed?"
                 for row in sheet.rows[choice.whole.start :]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuseproof.gate.session import GateSession
-from fuseproof.verdicts.night import Night
+from fuseproof.verdicts.night import Night, is_share
 from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Verdict, closing_line, in_percent
 
 __all__ = ["CALIBRATE", "aligned", "night_label", "shown_value", "table_lines", "to_json"]
@@ -41,8 +41,9 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     asleep = ["no slow-down was planted"] if session.plant is not None and not session.planted else []
     lines += [f"controls: {'; '.join([*awake, *asleep])}"] if awake or asleep else []
     lines += [f"set aside: {sentence}" for sentence in (*session.recall.set_aside, *session.screening.set_aside)]
-    if session.full_selection:
-        lines += session.settings.unmatched(sorted({pair.key for pair in session.screening.tonight.pairs}))
+    if session.full_selection and not is_share(session.selection):
+        known = session.screening.known | session.screening.tonight.pairs
+        lines += session.settings.unmatched({pair.key for pair in known})
     lines.append(summary_line(session))
     new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
     if new or not session.screening.known:

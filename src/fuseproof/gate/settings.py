@@ -38,7 +38,7 @@ class GateSettings:
         replicates: screening processes of a night.
         trusted_python: interpreter of the trusted environment, for confirmation in pairs; None for confirmation alone.
         trusted_env: environment variables that the trusted interpreter needs.
-        waivers: file of the waivers, relative to pyproject.toml.
+        waivers: file of the waivers, relative to pyproject.toml; None: `waivers.toml`, if it is there.
         rules: how metrics are gated; the last that fits a benchmark wins, so overrides follow the metrics' own.
 
     """
@@ -47,16 +47,16 @@ class GateSettings:
     replicates: int = 3  # a night's median of three: power of the operating curves in docs/verdicts.md
     trusted_python: str | None = None
     trusted_env: Mapping[str, str] = field(default_factory=dict)
-    waivers: str = "waivers.toml"
+    waivers: str | None = None
     rules: tuple[Rule, ...] = DEFAULT_RULES
 
     def unmatched(self, keys: Iterable[str]) -> list[str]:
-        """Return a sentence for each override whose pattern is that of none of these keys, the whole selection."""
+        """Return a sentence for each override whose pattern is that of none of these keys: all that are known."""
         keys = list(keys)
         patterns = dict.fromkeys(rule.keys for rule in self.rules if rule.keys != "*")
         idle = [pattern for pattern in patterns if not any(fnmatchcase(key, pattern) for key in keys)]
         return [
-            f"[tool.fuseproof.gate] override: keys = {pattern!r} fits none of the {len(keys)} benchmarks of this run; "
+            f"[tool.fuseproof.gate] override: keys = {pattern!r} fits none of {len(keys)} known benchmarks; "
             "correct the pattern or remove the override"
             for pattern in idle
         ]

@@ -6,26 +6,38 @@ import datetime
 from collections.abc import Iterable
 from pathlib import Path
 
-from fuseproof.gate.settings import margin
+from fuseproof.gate.settings import GateSettings, margin
 from fuseproof.tables import ConfigError, nearest, read_toml, refuse_unknown
 from fuseproof.verdicts.rules import DEFAULT_RULES
 from fuseproof.verdicts.verdict import Pair, Waiver
 
 __all__ = ["load_waivers", "unknown_waivers"]
 
+_FILE = "waivers.toml"
 _TEXTS = ("key", "metric", "limit", "reason", "owner")
 _METRICS = [rule.metric for rule in DEFAULT_RULES if rule.metric != "kernels_hash"]
 """Kernel names have no size that a limit could bound: whoever wants others accepts them."""
 
 
-def load_waivers(path: Path) -> list[Waiver]:
-    """Return the waivers of a file, none where there is no file; whether they are still needed is judged with a night.
+def load_waivers(root: Path, settings: GateSettings) -> list[Waiver]:
+    """Return the repository's waivers; whether they are still needed is judged with a night.
+
+    Args:
+        root: of the repository.
+        settings: which file they are in; where it names none, `waivers.toml` if that is there.
 
     Raises:
         ConfigError: one sentence that names the file, the entry and the mend.
 
     """
-    document = read_toml(path) or {}
+    path = root / (settings.waivers or _FILE)
+    document = read_toml(path)
+    if document is None:
+        if settings.waivers is not None:
+            raise ConfigError(
+                f"{path}: is missing, and [tool.fuseproof.gate] waivers names it; restore it or remove the key."
+            )
+        return []
     refuse_unknown(f"{path}:", document, ("waiver",))
     entries = document.get("waiver", [])
     if not isinstance(entries, list):

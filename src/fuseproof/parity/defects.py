@@ -49,6 +49,8 @@ class Defect:
             there, and needs nothing but torch and the candidate.
         seen: the cases that show it.
         raises: names of the exceptions, Python's own, by which it shows.
+        memory_gib: GPU memory that the reproduction takes, where it is so much that it runs only when it is asked for.
+        gpus: how many the reproduction needs.
 
     """
 
@@ -62,6 +64,8 @@ class Defect:
     reproduction: str
     seen: tuple[Seen, ...]
     raises: tuple[str, ...] = ("AssertionError",)
+    memory_gib: int = 0
+    gpus: int = 1
 
     def reason(self) -> str:
         """Return the evidence, and what to do when it is gone."""
@@ -108,7 +112,7 @@ def load_defects(path: Path) -> tuple[Defect, ...]:
 
 def _defect(path: Path, entry: dict[str, Any]) -> Defect:
     name = f"{path}: defect {entry.get('id', 'without id')}"
-    optional = {"raises"}
+    optional = {"raises", "memory_gib", "gpus"}
     _check_keys(name, entry, {each.name for each in fields(Defect)}, optional)
     shared = {key: tuple(entry[key]) for key in ("candidates", "devices")}
     seen = []

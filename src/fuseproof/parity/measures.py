@@ -153,7 +153,7 @@ def assert_rounded(
 
     """
     allowed = budget.factor * tolerance.nan_to_num(nan=torch.inf)
-    low, high = (round_to(expected + sign * allowed, actual.dtype) for sign in (-1, 1))
+    low, high = round_to(torch.stack([expected - allowed, expected + allowed]), actual.dtype).unbind()
     assert_within(quantity, actual, expected, low, high, budget, case, locate, allowed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from fuseproof.parity.cases import Place, place_of
 from fuseproof.parity.coverage import Coverage
 from fuseproof.parity.worst import drain
 
-__all__ = ["MENDED", "Tally", "annotate", "tally"]
+__all__ = ["MENDED", "Tally", "annotate", "places_of", "tally"]
 
 MENDED = "mended upstream: remove it from the table"
 _STRICT = "[XPASS(strict)] "
@@ -29,6 +29,12 @@ def annotate(report: pytest.TestReport, item: pytest.Item) -> None:
     report.fuseproof_parity = [] if place is None else [place.fixture, place.candidate, place.faults, place.dtypes]  # type: ignore[attr-defined]
     if isinstance(report.longrepr, str) and report.longrepr.startswith(_STRICT):
         report.longrepr = f"{_STRICT}{MENDED}: {report.longrepr.removeprefix(_STRICT)}"
+
+
+def places_of(items: Iterable[pytest.Item]) -> set[Place]:
+    """Return where the parity tests among these stand."""
+    places = map(place_of, (item for item in items if item.get_closest_marker("parity")))
+    return {place for place in places if place is not None}
 
 
 @dataclass
@@ -60,15 +66,20 @@ class Tally:
         return [line, *(f"  {count:5} skipped: {reason}" for reason, count in self.skipped.most_common())]
 
 
-def tally(stats: Mapping[str, Sequence[Any]], records: Mapping[str, Sequence[Any]]) -> Tally:
+def tally(
+    stats: Mapping[str, Sequence[Any]], records: Mapping[str, Sequence[Any]], deselected: Iterable[Place] = ()
+) -> Tally:
     """Count the parity cases among a terminal's reports.
 
     Args:
         stats: reports by category, as pytest's terminal keeps them; under xdist it has those of all workers.
         records: by fixture, the candidates of this session.
+        deselected: where the cases stand that the command line leaves out.
 
     """
     found = Tally(Coverage(records))
+    for left_out in deselected:
+        found.coverage.leave_out(left_out)
     for category, report, place in _parity_reports(stats):
         reason = None
         if category == "skipped":

@@ -54,6 +54,7 @@ class Runner:
         self._places: Counter[int] = Counter()
         self._longest_s = 0.0
         self._last_s: list[float] = []
+        self._unit = "pair" if len(self.environments) > 1 else "process"
 
     def run(self) -> None:
         """Run block after block.
@@ -103,7 +104,7 @@ class Runner:
                         return
                     number = waiting.popleft()
                 done = block.done + len(block.numbers) - len(waiting)
-                with progress.step(done, block.done + len(block.numbers), "pair"):
+                with progress.step(done, block.done + len(block.numbers), self._unit):
                     trial = self._pair(number, lane, block.tests)
                     with self._guard:
                         self.bank.add(trial)
@@ -135,6 +136,6 @@ class Runner:
             except ChildError as error:
                 if attempt == _ATTEMPTS or self.child.stop.is_set():
                     raise
-                self.notes.append(f"pair {number + 1} was run again: {error}")
+                self.notes.append(f"{self._unit} {number + 1} was run again: {error}")
                 self.say(self.notes[-1])
         raise AssertionError("unreachable")

@@ -18,7 +18,17 @@ from fuseproof.verdicts.verdict import in_percent
 __all__ = ["terminal_lines", "to_json", "to_markdown"]
 
 _SCHEMA = 1
-_HEADER = ("benchmark", "metric", "a", "b", "a's", "b's", "b beside a", "95 % interval", "answer")
+_HEADER = (
+    "benchmark",
+    "metric",
+    "first",
+    "other",
+    "first has",
+    "other has",
+    "other beside first",
+    "95 % interval",
+    "answer",
+)
 _WORDS = {"iteration_time_ns": "iteration", "device_time_ns": "device", HOST: "host", "peak_bytes": "peak memory"}
 
 

@@ -11,9 +11,17 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
-from fuseproof.verdicts.noise import NORMAL_MAD, SUITE_BENCHMARKS, WINSOR_MADS, Floats, median, median_variance, student
+from fuseproof.verdicts.noise import (
+    NORMAL_MAD,
+    SUITE_BENCHMARKS,
+    WINSOR_MADS,
+    Floats,
+    fisher,
+    median,
+    median_variance,
+    student,
+)
 
 __all__ = [
     "PAIR_COUNTS",
@@ -173,7 +181,7 @@ def own_bound(effects_ln: Floats, variance_ln2: Floats, nu: Floats, axis: int = 
     # Clipped as the history's own deviations are: one wild process is no disturbed machine.
     clip = WINSOR_MADS * NORMAL_MAD * np.median(deviations, axis=axis, keepdims=True)
     own = np.sum(np.minimum(deviations, clip) ** 2, axis=axis) / df
-    disturbed = own > variance_ln2 * stats.f.isf(DISTURBED_TAIL, df, nu)
+    disturbed = own > variance_ln2 * fisher(DISTURBED_TAIL, df, nu)
     return np.asarray(np.where(disturbed, student(OWN_TAIL, df) * np.sqrt(own * MEDIAN_COST / (df + 1)), 0.0))
 
 

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from fuseproof.verdicts.bounds import SCREEN_TAIL
 from fuseproof.verdicts.night import Values, values_ln
-from fuseproof.verdicts.noise import WINSOR_MADS, student
+from fuseproof.verdicts.noise import WINSOR_MADS, fisher, student
 from fuseproof.verdicts.screening import Screened
 from fuseproof.verdicts.verdict import Control, Outcome, Pair, Reason, Verdict, in_percent
 
@@ -74,7 +73,7 @@ def judge_same_arm(each: Screened, arms: Iterable[Sequence[Values]]) -> Control:
     if not df:
         return Control("same arm", passed=True, detail="no two processes of one arm ran")
     usual_df = float(np.median(each.family.within_nu[each.judged]))
-    limit = max(SAME_ARM_LIMIT, float(stats.f.isf(SAME_ARM_TAIL, df, usual_df)))
+    limit = max(SAME_ARM_LIMIT, float(fisher(SAME_ARM_TAIL, df, usual_df)))
     detail = f"{ratio / df:.2f} times the usual variance, limit {limit:.2f}"
     return Control("same arm", ratio / df <= limit, detail)
 

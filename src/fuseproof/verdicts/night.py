@@ -32,6 +32,7 @@ __all__ = [
     "clean_parts",
     "fault_of",
     "is_part",
+    "is_share",
     "is_valid",
     "segments",
     "value_ln",
@@ -92,6 +93,11 @@ class Night:
 def is_part(selection: str) -> bool:
     """Return whether a selection leaves out what another of the same words might have, or is not known."""
     return selection == NOT_RECORDED or NARROWED in selection
+
+
+def is_share(selection: str) -> bool:
+    """Return whether a night's share of the suite was asked for: most of the suite is not in it, and is not missed."""
+    return selection.partition(" ")[0] == "gate"
 
 
 def accept(night: Night, pairs: Iterable[Pair]) -> Night:

@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ class Child:
         plan: what they measure.
         root: the repository, whose pyproject.toml configures fuseproof; ids of tests start there.
         folder: where they run: the user's working directory, where their kernels are imported from.
-        stop: set to end all that run.
         longest_s: how long the longest has taken.
 
     """
@@ -42,11 +41,15 @@ class Child:
     plan: UpgradePlan
     root: Path
     folder: Path
-    stop: threading.Event = field(default_factory=threading.Event)
     longest_s: float | None = None
 
     def measure(
-        self, environment: Environment, tests: Sequence[str], seed: str, variables: Mapping[str, str]
+        self,
+        environment: Environment,
+        tests: Sequence[str],
+        seed: str,
+        variables: Mapping[str, str],
+        stop: threading.Event,
     ) -> dict[str, Any]:
         """Run one process to its end and return its document, with what it took as `upgrade`.
 
@@ -55,6 +58,7 @@ class Child:
             tests: ids; empty for whatever the plan's options choose.
             seed: of the order of the benchmarks.
             variables: which GPU, besides those of the environment.
+            stop: ends it when it is set.
 
         Raises:
             ChildError: it crashed or hung.
@@ -72,7 +76,7 @@ class Child:
             variables = {**environment.variables, **variables, **order.given()}
             begun_s = time.monotonic()
             status, output = run_process(
-                [environment.python, *self._arguments()], self.folder, variables, limit_s, stop=self.stop
+                [environment.python, *self._arguments()], self.folder, variables, limit_s, stop=stop
             )
             seconds = time.monotonic() - begun_s
             document = self._document(environment.name, status, output, Path(storage))

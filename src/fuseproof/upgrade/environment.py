@@ -178,8 +178,12 @@ def _ask(environment: Environment, folder: Path, stop: threading.Event | None) -
                 f"{named} has fuseproof {told['fuseproof']} with other sources ({told['where']}) than this one "
                 f"({here}): install the same there."
             )
-    if status or told.get("doing", "asking"):
-        doing = told.get("doing") or "asking"
+        if not told["plugin"]:  # it lies on PYTHONPATH: that is enough for Python, and not for pytest
+            raise UpgradeError(
+                f"{named} can import fuseproof ({told['where']}) and has not installed it, so pytest does not find its "
+                f"plugin: {_install(python, ['fuseproof'])}."
+            )
+    if doing := told.get("doing", "reading what is installed"):
         raise UpgradeError(f"{named} fails at {doing}: {ending(status)}: {last_words(output)}; mend that first.")
     return told
 

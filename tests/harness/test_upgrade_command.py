@@ -257,7 +257,7 @@ def test_the_same_environment_twice(project, environ):
 
 
 def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
-    """One pair always runs, and then the budget is over; what NEW does not measure is MISSING; not decided: status 21."""
+    """One pair always runs, then the budget is over; what NEW does not measure is MISSING: not decided, status 21."""
     arguments = (*BOTH, "--to-env", "LACKS=primitive", "--folder", "lacks", "--budget", "0.001")
     command = Command(project, environ, "upgrade", *arguments, *COMMON)
     assert command.end() == 21, command.said

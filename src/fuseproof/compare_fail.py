@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fuseproof.bookkeeping import Bookkeeper
+from fuseproof.verdicts.verdict import FAILED_STATUS, UNANSWERED_STATUS
 
 __all__ = ["compare_fail"]
-
-_REGRESSED = 20
-_NOT_ANSWERED = 21
 
 
 def compare_fail(session: pytest.Session, book: Bookkeeper) -> None:
@@ -19,12 +17,12 @@ def compare_fail(session: pytest.Session, book: Bookkeeper) -> None:
     if benchmarks.performance_regressions:
         book.notes += [f"REGRESSED {name}: {finding}" for name, finding in benchmarks.performance_regressions]
         benchmarks.performance_regressions.clear()
-        status = _REGRESSED
+        status = FAILED_STATUS
     elif _compared_nothing_but_must(session.config):
         book.notes.append("baseline required: no stored run holds any of these benchmarks")
         benchmarks.compare_fail = []  # else pytest-benchmark raises a usage error
-        status = _NOT_ANSWERED
-    if session.exitstatus in (pytest.ExitCode.OK, _NOT_ANSWERED) and status:
+        status = UNANSWERED_STATUS
+    if session.exitstatus in (pytest.ExitCode.OK, UNANSWERED_STATUS) and status:
         session.exitstatus = status
 
 

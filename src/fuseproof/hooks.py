@@ -26,6 +26,7 @@ from fuseproof.parity import summary
 from fuseproof.parity.deselected import DESELECTED
 from fuseproof.phases import PHASES
 from fuseproof.selection import is_timed
+from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 GATE = pytest.StashKey[Gate]()
@@ -98,7 +99,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.option.benchmark_compare_fail and "baseline" not in required:
         required.append("baseline")  # without one pytest-benchmark would run everything and end in a traceback
     if sentences := book.unmet(required):
-        pytest.exit("\n".join(sentences), returncode=_NOT_ANSWERED)
+        pytest.exit("\n".join(sentences), returncode=UNANSWERED_STATUS)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -278,13 +279,6 @@ def _judge_and_save(session: pytest.Session) -> None:
         gate.tell(session, config.stash.get(RECORD_PROPERTY, None))
 
 
-def _not_compared(keys: list[str]) -> str:
-    if not keys:
-        return ""
-    shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-    return f"; in no stored run, or by another method or on another CPU model: {shown}"
-
-
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's table
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the ladder, what is invalid, what was set aside and where the run is saved."""
@@ -299,7 +293,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines += report.invalid_lines(measured)
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
-        lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
+        lines.append(report.compared_line(len(comparable), len(measured), new))
     parity = _parity(config)
     lines += parity.lines()
     if config.option.fuseproof_coverage:

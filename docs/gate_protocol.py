@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof import apex_probe, gpu, machine
-from fuseproof.confirming import Order
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
+from fuseproof.order import Order
 from fuseproof.processes import Terminated, run_process, terminable
 from fuseproof.verdicts.controls import count_unchanged
 from fuseproof.verdicts.night import Night, Values

@@ -62,6 +62,8 @@ def _section(table: Path, defect: Defect) -> str:
             f"- Kind: {kinds}",
             f"- Seen: {defect.since}",
             f"- Evidence: {defect.evidence}",
+            *([f"- The program takes {defect.memory_gib} GiB of GPU memory"] if defect.memory_gib else []),
+            *([f"- The program needs {defect.gpus} GPUs"] if defect.gpus > 1 else []),
             f"- Entry `{defect.id}`, expected in:",
             *(f"  - {each}" for each in seen),
             "",

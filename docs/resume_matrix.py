@@ -1,6 +1,7 @@
 """Print who goes on with whose state on this machine, as Markdown: ``python docs/resume_matrix.py``.
 
-Each pair runs in a process of its own: on a GPU a kernel that trusts a wrong state goes astray in memory.
+Pairs run in a child, which a new one follows where it has ended or spoiled its CUDA context: on a GPU a kernel that
+trusts a wrong state goes astray in memory.
 """
 
 import sys

@@ -10,6 +10,8 @@ from typing import Any
 
 from fuseproof import __version__, apex_probe, calibrate, nightly, preflight
 from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
+from fuseproof.upgrade import command as upgrade
+from fuseproof.upgrade import versus
 
 USAGE_ERROR = 2  # argparse's own
 _INTERRUPTED = 130  # as a shell says it, and the next
@@ -24,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"fuseproof {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for add in (_add_doctor, calibrate.add, nightly.add, add_check, add_show, add_accept):
+    for add in (_add_doctor, calibrate.add, nightly.add, upgrade.add, versus.add, add_check, add_show, add_accept):
         add(commands)
     arguments = parser.parse_args(argv)
     try:

@@ -7,11 +7,10 @@ into the history.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +18,12 @@ import pytest
 
 from fuseproof import apex_probe
 from fuseproof.history import History, HistoryError
+from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
 
-__all__ = ["Children", "Order"]
+__all__ = ["Children"]
 
-ORDER = "FUSEPROOF_CHILD"
 _LEAST_LIMIT_S = 600.0  # a process that compiles everything anew needs minutes; one that hangs must not hang the night
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a parent tells a child.
-
-    Attributes:
-        storage: folder for its results.
-        tests: what to run, as arguments of pytest.
-        plants: slow-downs to plant beside their results, by key: logarithms of ratios.
-
-    """
-
-    storage: Path
-    tests: tuple[str, ...]
-    plants: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def take(cls, environ: MutableMapping[str, str]) -> Order | None:
-        """Return the order that this process was started with, once: its own descendants must not find it."""
-        if (path := environ.pop(ORDER, None)) is None:
-            return None
-        order = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(Path(path).parent, tuple(order["tests"]), order["plants"])
-
-    def given(self) -> dict[str, str]:
-        """Write it down and return the variable that a child finds it by: a thousand tests are too long for one."""
-        path = self.storage / "order.json"
-        path.write_text(json.dumps({"tests": self.tests, "plants": dict(self.plants)}), encoding="utf-8")
-        return {ORDER: str(path)}
-
-    def obey(self, config: pytest.Config) -> None:
-        """Make this session a child: nothing is compared, gated or written but its own results."""
-        option = config.option
-        option.benchmark_json = option.xmlpath = option.basetemp = None
-        option.benchmark_compare, option.benchmark_compare_fail = [], []
-        option.benchmark_autosave, option.benchmark_save = True, None
-        option.benchmark_storage = f"file://{self.storage}"
-        option.fuseproof_gate, option.fuseproof_gate_json, option.fuseproof_require = "off", None, ""
-        option.fuseproof_replicates = 1
-        config.args[:] = self.tests
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from fuseproof.candidates import AdamCandidate, NormCandidate
 from fuseproof.measure import Measurements, Plan
 from fuseproof.parity.cases import expect_defect, inapplicable, quiet_device
+from fuseproof.parity.child import failure_expected
 from fuseproof.parity.forks import fork_server
 from fuseproof.parity.norm import NORM_DTYPES
 
@@ -68,12 +69,12 @@ def _case(
         pytest.skip(f"{candidate.name} runs only with --full")
     if request.node.get_closest_marker("huge") and not full:
         pytest.skip("tensors of many GiB: only with --full")
-    expect_defect(request, name, device, request.path.with_name(table))
+    known = expect_defect(request, name, device, request.path.with_name(table))
     if candidate.compiled:
         torch.compiler.reset()  # after a few sets of shapes the compiler gives up, and eager code runs in silence
     if device.type == "cuda" and hasattr(request.config, "workerinput"):
         fork_server()  # a worker of a whole run will need it: its imports go on beside the cases before
-    with quiet_device(device):
+    with quiet_device(device), failure_expected(known):
         yield
 
 

@@ -24,10 +24,10 @@ from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
 from fuseproof.gate.waivers import load_waivers
 from fuseproof.history import HistoryError
-from fuseproof.replicates import Replicates, tests_by_key
+from fuseproof.replicates import Replicates
 from fuseproof.tonight import Tonight
 from fuseproof.trusted import find_trusted
-from fuseproof.verdicts.recorded import values_of
+from fuseproof.verdicts.recorded import tests_by_key, values_of
 from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Mark, Outcome, Reason, Waiver
 
 __all__ = ["Gate"]

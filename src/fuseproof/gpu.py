@@ -10,13 +10,14 @@ import os
 import re
 import statistics
 import warnings
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 PINNED: Final = "FUSEPROOF_PINNED"
+_GIVEN: Final = "FUSEPROOF_GIVEN_DEVICES"
 ROOT_PID: Final = "FUSEPROOF_ROOT_PID"
 NOT_CHECKED: Final = "not checked"
 
@@ -79,6 +80,12 @@ def visible_device(worker: str, inherited: str | None, uuids: Sequence[str]) -> 
     return devices[(int(number[0]) if number else 0) % len(devices)] if devices else ""
 
 
+def visible_devices(inherited: str | None) -> list[str]:
+    """The GPUs that CUDA can use here, as entries of CUDA_VISIBLE_DEVICES, which is `inherited`; no torch is needed."""
+    uuids = gpu_uuids()
+    return list(uuids) if inherited is None else _visible(inherited, uuids)
+
+
 def _visible(inherited: str, uuids: Sequence[str]) -> list[str]:
     """The entries of CUDA_VISIBLE_DEVICES which CUDA honours: up to the first invalid one, none if one is repeated."""
     # Where NVML lists MIG instances, their number says nothing about the number of GPUs.
@@ -119,7 +126,21 @@ def pin_worker(environ: MutableMapping[str, str]) -> str | None:
     device = visible_device(worker, inherited, uuids)
     environ["CUDA_VISIBLE_DEVICES"] = device
     environ[PINNED] = f"{worker}={device}"
+    environ[_GIVEN] = ",".join(uuids) if inherited is None else inherited
     return device
+
+
+def session_devices(environ: Mapping[str, str]) -> list[str]:
+    """The GPUs of the whole session as CUDA_VISIBLE_DEVICES names them, the one that this worker was given first.
+
+    One process can use the first MIG instance only, so of those there is one. Empty where it cannot be known.
+    """
+    uuids = gpu_uuids()
+    given = environ.get(_GIVEN if PINNED in environ else "CUDA_VISIBLE_DEVICES")
+    devices = list(uuids) if given is None else _visible(given, uuids)
+    if PINNED in environ:
+        devices.sort(key=lambda each: each != environ["CUDA_VISIBLE_DEVICES"])
+    return devices[:1] if devices and devices[0].startswith("MIG-") else devices
 
 
 def mark_root(environ: MutableMapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,25 @@ from fuseproof import lost_context, machine, preflight, report
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.candidates import ADAM, KERNEL_SETS, LAYER_NORM, RMS_NORM, brought_kernel_set
 from fuseproof.candidates.brought import BroughtError, bring_adam, bring_layer_norm
+from fuseproof.candidates.chosen import ChoiceError, chosen, contested
+from fuseproof.compare_fail import compare_fail
 from fuseproof.confirming import Children
 from fuseproof.fixtures import MEASUREMENTS, RECORD_PROPERTY
 from fuseproof.gating import Gate
 from fuseproof.history import HistoryError
+from fuseproof.order import Order
 from fuseproof.parity import summary
+from fuseproof.parity.cases import Place
 from fuseproof.phases import PHASES
 from fuseproof.selection import is_timed
+from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 GATE = pytest.StashKey[Gate]()
+ORDER = pytest.StashKey[Order]()
+_DESELECTED = pytest.StashKey[set[Place]]()
+_DESELECTED_HERE = "fuseproof_deselected"  # in what a worker sends at its end
 _BEGUN_S = pytest.StashKey[float]()
-_REGRESSED = 20
-_NOT_ANSWERED = 21
 CANDIDATES = pytest.StashKey[Mapping[str, Mapping[str, Any]]]()
 
 
@@ -46,7 +53,14 @@ def gather_candidates(config: pytest.Config) -> Mapping[str, Mapping[str, Any]]:
             gathered["kernels"][kernel_set.name] = kernel_set
     gathered["other_adam"] = gathered["adam"]
     norms = [*gathered["layer_norm"].values(), *gathered["rms_norm"].values()]
-    return {**gathered, "norm": {norm.full_name: norm for norm in norms}}
+    gathered["norm"] = {norm.full_name: norm for norm in norms}
+    order = config.stash.get(ORDER, None)
+    if order is None or not order.candidates:
+        return gathered
+    try:
+        return chosen(gathered, order.candidates)
+    except ChoiceError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -87,7 +101,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.option.benchmark_compare_fail and "baseline" not in required:
         required.append("baseline")  # without one pytest-benchmark would run everything and end in a traceback
     if sentences := book.unmet(required):
-        pytest.exit("\n".join(sentences), returncode=_NOT_ANSWERED)
+        pytest.exit("\n".join(sentences), returncode=UNANSWERED_STATUS)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -111,19 +125,38 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only ``--fuseproof-full`` asks for, and put benchmarks first."""
+    """Leave out what only ``--fuseproof-full`` asks for, and put benchmarks first, in a child in its order."""
     if not config.option.fuseproof_full:
         left_out = [item for item in items if item.get_closest_marker("fuseproof_full")]
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if not item.get_closest_marker("fuseproof_full")]
+    order = config.stash.get(ORDER, None)
+    if order is not None and order.seed:
+        items[:] = sorted(filter(is_timed, items), key=lambda item: order.turn(item.nodeid))
+    if order is not None and order.candidates:
+        kinds = contested(config.stash[CANDIDATES], order.candidates)
+        items[:] = [item for item in items if not kinds.isdisjoint(item.fixturenames)]  # type: ignore[attr-defined]
     items.sort(key=_turn)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Note which benchmarks the command line leaves out: what was not asked for is not missing."""
+    """Note what the command line leaves out: a benchmark that was not asked for is not missing, a case is no hole."""
     if items:
-        items[0].config.stash[BOOKKEEPER].selection.leave_out(items)
+        config = items[0].config
+        config.stash[BOOKKEEPER].selection.leave_out(items)
+        if config.option.fuseproof_coverage:
+            config.stash.setdefault(_DESELECTED, set()).update(summary.places_of(items))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what an xdist worker has deselected: the process that prints the coverage collects nothing."""
+    deselected = getattr(node, "workeroutput", {}).get(_DESELECTED_HERE, ())
+    places = {
+        Place(fixture, candidate, tuple(faults), tuple(dtypes)) for fixture, candidate, faults, dtypes in deselected
+    }
+    node.config.stash.setdefault(_DESELECTED, set()).update(places)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -174,7 +207,8 @@ def pytest_runtest_makereport(
 def _parity(config: pytest.Config) -> summary.Tally:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     records = {fixture: list(each.values()) for fixture, each in config.stash[CANDIDATES].items()}
-    return summary.tally(reporter.stats if reporter else {}, records)
+    deselected = config.stash.get(_DESELECTED, set())
+    return summary.tally(reporter.stats if reporter else {}, records, deselected)
 
 
 def _say(config: pytest.Config, progress: str) -> None:
@@ -222,17 +256,13 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
                 benchmark["stats"][name] = float(f"{value:.7g}")  # more digits say nothing and make files larger
 
 
-def _compared_nothing_but_must(config: pytest.Config) -> bool:
-    benchmarks = config._benchmarksession  # type: ignore[attr-defined]
-    demanded = "baseline" in config.option.fuseproof_require.split(",") or config.option.benchmark_compare_fail
-    return bool(demanded and benchmarks.benchmarks and not any(benchmarks.compared_mapping.values()))
-
-
 @pytest.hookimpl(wrapper=True, trylast=True)  # around JUnit's file, and before the summary and the exit status
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     """Judge and save this run, if asked, turn what was found into a status, and tell JUnit."""
     config = session.config
     if _is_worker(config):
+        deselected = config.stash.get(_DESELECTED, set())
+        config.workeroutput[_DESELECTED_HERE] = [astuple(place) for place in deselected]  # type: ignore[attr-defined]
         return (yield)
     if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
         config.stash[BOOKKEEPER].notes += holes
@@ -261,33 +291,9 @@ def _judge_and_save(session: pytest.Session) -> None:
         except HistoryError as error:
             book.notes.append(str(error))
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-    _compare_fail(session)
+    compare_fail(session, book)
     if book.gated:
         gate.tell(session, config.stash.get(RECORD_PROPERTY, None))
-
-
-def _compare_fail(session: pytest.Session) -> None:
-    """Turn what ``--benchmark-compare-fail`` found into a status: pytest-benchmark raises through pytest.main."""
-    config = session.config
-    status = 0
-    regressions = config._benchmarksession.performance_regressions  # type: ignore[attr-defined]
-    if regressions:
-        config.stash[BOOKKEEPER].notes += [f"REGRESSED {name}: {finding}" for name, finding in regressions]
-        regressions.clear()
-        status = _REGRESSED
-    elif _compared_nothing_but_must(config):
-        config.stash[BOOKKEEPER].notes.append("baseline required: no stored run holds any of these benchmarks")
-        config._benchmarksession.compare_fail = []  # type: ignore[attr-defined]  # else it raises a usage error
-        status = _NOT_ANSWERED
-    if session.exitstatus in (pytest.ExitCode.OK, _NOT_ANSWERED) and status:
-        session.exitstatus = status
-
-
-def _not_compared(keys: list[str]) -> str:
-    if not keys:
-        return ""
-    shown = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-    return f"; in no stored run, or by another method or on another CPU model: {shown}"
 
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's table
@@ -304,7 +310,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines += report.invalid_lines(measured)
     if book.baselines and measured:
         new = [key for each in measured if (key := each["extra_info"]["fuseproof"]["key"]) not in comparable]
-        lines.append(f"compared {len(comparable)} of {len(measured)} benchmarks" + _not_compared(new))
+        lines.append(report.compared_line(len(comparable), len(measured), new))
     parity = _parity(config)
     lines += parity.lines()
     if config.option.fuseproof_coverage:

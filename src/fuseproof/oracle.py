@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -46,6 +47,7 @@ class AdamHyper:
         return 1 - beta1**step, 1 - beta2**step
 
 
+@cache
 def _as(dtype: torch.dtype, value: float) -> float:
     return torch.tensor(value, dtype=torch.float64).to(dtype).double().item()
 

@@ -31,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="print the matrix of faults, candidates and dtypes; a cell without case and without reason fails",
     )
     group.addoption(
+        "--fuseproof-parity-json",
+        metavar="FILE",
+        dest="fuseproof_parity_json",
+        help="write what came of each parity case to this file, with its greatest errors in units of their budgets",
+    )
+    group.addoption(
         "--fuseproof-require",
         metavar="WHAT[,WHAT]",
         dest="fuseproof_require",
@@ -106,11 +112,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fault(*numbers, dtypes): the faults that a parity test would show")
     config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
     with PHASES.phase("imports"):
-        from fuseproof import asked, bookkeeping, confirming, fixtures, gating, hooks, selection
+        from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
+        from fuseproof.parity import outcomes
 
-    if order := confirming.Order.take(os.environ):
-        order.obey(config)
-        config.stash[fixtures.PLANTS] = order.plants
+    if told := order.Order.take(os.environ):
+        told.obey(config)
+        config.stash[fixtures.PLANTS] = told.plants
+        config.stash[hooks.ORDER] = told
     wanted, history = asked.take_over(config, config.rootpath / settings.history)
     book = bookkeeping.Bookkeeper(wanted, history, selection.Selection.of(config))
     config.stash[hooks.BOOKKEEPER] = book
@@ -119,5 +127,6 @@ def pytest_configure(config: pytest.Config) -> None:
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
+    outcomes.record(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

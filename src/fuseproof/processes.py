@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_process", "terminable"]
+__all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_process", "side_by_side", "terminable"]
 
+T = TypeVar("T")
+
+_STOP_EVERY_S = 0.5  # a look every half second costs the measuring process nothing
 _GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
 
 
@@ -51,6 +57,7 @@ def run_process(
     limit_s: float,
     *,
     stderr: int = subprocess.STDOUT,
+    stop: threading.Event | None = None,
 ) -> tuple[int | None, str]:
     """Run a command to its end; return its status and what it printed. Ctrl-C or SIGTERM here ends it too.
 
@@ -60,9 +67,10 @@ def run_process(
         environ: variables set for it besides this process's own.
         limit_s: when it is killed; its status is None then.
         stderr: where its errors go, as for `subprocess`; into the output if not given.
+        stop: when this is set, which Ctrl-C does where processes run side by side in threads, it is ended.
 
     Raises:
-        ChildError: it cannot be started.
+        ChildError: it cannot be started, or was ended by `stop`.
 
     """
     try:
@@ -80,7 +88,7 @@ def run_process(
     except OSError as error:
         raise ChildError(f"cannot start {command[0]}: {error.strerror or error}") from None
     try:
-        output, _ = process.communicate(timeout=limit_s)
+        output = _output(process, limit_s, stop)
     except subprocess.TimeoutExpired:
         output, _ = _end(process)
         return None, output
@@ -88,6 +96,20 @@ def run_process(
         _end(process)
         raise
     return process.returncode, output
+
+
+def _output(process: subprocess.Popen[str], limit_s: float, stop: threading.Event | None) -> str:
+    """Wait for a process and return what it printed."""
+    end_s = time.monotonic() + limit_s
+    while True:
+        left_s = end_s - time.monotonic()
+        try:
+            return process.communicate(timeout=left_s if stop is None else min(left_s, _STOP_EVERY_S))[0]
+        except subprocess.TimeoutExpired:
+            if stop is not None and stop.is_set():
+                raise ChildError("it was ended") from None
+            if time.monotonic() >= end_s:
+                raise
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[str, str | None]:
@@ -100,6 +122,24 @@ def _end(process: subprocess.Popen[str]) -> tuple[str, str | None]:
         except subprocess.TimeoutExpired:
             continue
     return process.communicate()
+
+
+@terminable()
+def side_by_side(works: Sequence[Callable[[threading.Event], T]]) -> list[T]:
+    """Do several things at once, each in a thread of its own; return what each returns, in their order.
+
+    The first one that fails, Ctrl-C and SIGTERM end the others too, by the event that each of them is called with and
+    hands to `run_process`; what the first one raised is raised.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(works)) as pool:  # whose end waits for its threads
+        try:
+            futures = [pool.submit(work, stop) for work in works]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = next((each for each in futures if each in done and each.exception()), None)
+        finally:
+            stop.set()  # they have returned, but for a failure or a signal
+    return [each.result() for each in ([failed] if failed else futures)]
 
 
 def ending(status: int | None) -> str:
@@ -127,18 +167,22 @@ class Progress:
         say: prints a line.
         what: what they do: "screening", "confirming 3 benchmarks".
         steps_s: how long each took so far.
+        side_by_side: how many run at a time.
 
     """
 
     say: Callable[[str], None]
     what: str
     steps_s: list[float] = field(default_factory=list)
+    side_by_side: int = 1
 
     @contextmanager
     def step(self, number: int, of: int, unit: str = "process") -> Iterator[None]:
         """Say that a step begins, and time it."""
         mean_s = sum(self.steps_s) / len(self.steps_s) if self.steps_s else None
-        left = "" if mean_s is None else f", about {mean_s * (of - number + 1):.0f} s left"
+        left = (
+            "" if mean_s is None else f", about {mean_s * math.ceil((of - number + 1) / self.side_by_side):.0f} s left"
+        )
         self.say(f"{self.what}: {unit} {number} of {of}{left}")
         begun_s = time.monotonic()
         yield

@@ -10,13 +10,9 @@ from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.confirming import Children
 from fuseproof.history import HistoryError
 from fuseproof.processes import ChildError, Progress
+from fuseproof.verdicts.recorded import tests_by_key
 
-__all__ = ["Replicates", "tests_by_key"]
-
-
-def tests_by_key(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the id of the test that measured each key."""
-    return {_record(benchmark)["key"]: benchmark["fullname"] for benchmark in document["benchmarks"]}
+__all__ = ["Replicates"]
 
 
 def _record(benchmark: Mapping[str, Any]) -> dict[str, Any]:

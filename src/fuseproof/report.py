@@ -189,3 +189,12 @@ def invalid_lines(benchmarks: Sequence[Benchmark]) -> list[str]:
     """Return one line per benchmark whose result must not be judged, with the reasons."""
     records = [_record(benchmark) for benchmark in benchmarks]
     return [f"INVALID {each['key']}: {'; '.join(each['invalid'])}" for each in records if each.get("invalid")]
+
+
+def compared_line(compared: int, measured: int, new: Sequence[str]) -> str:
+    """Return how many benchmarks have a stored one to compare with, and which have none."""
+    line = f"compared {compared} of {measured} benchmarks"
+    if not new:
+        return line
+    shown = ", ".join(new[:5]) + (f" and {len(new) - 5} more" if len(new) > 5 else "")
+    return f"{line}; in no stored run, or by another method or on another CPU model: {shown}"

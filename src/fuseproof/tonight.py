@@ -18,13 +18,13 @@ from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
 from fuseproof.processes import ChildError, Progress
-from fuseproof.replicates import Replicates, tests_by_key
+from fuseproof.replicates import Replicates
 from fuseproof.selection import Selection
 from fuseproof.trusted import Trusted
 from fuseproof.verdicts.confirmation import SUITE_PROCESSES
 from fuseproof.verdicts.night import Night, Values
 from fuseproof.verdicts.nightly import ConfirmPlan
-from fuseproof.verdicts.recorded import night_of
+from fuseproof.verdicts.recorded import night_of, tests_by_key
 from fuseproof.verdicts.verdict import Waiver
 
 __all__ = ["Tonight"]

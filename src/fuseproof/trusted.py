@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fuseproof import __version__
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
-from fuseproof.processes import ChildError, run_process
+from fuseproof.upgrade.environment import UpgradeError, examine, resolve
 from fuseproof.verdicts.recorded import HOST_PARTS
 
 __all__ = ["Trusted", "find_trusted"]
 
-_ASK = "import json, fuseproof, fuseproof.machine as m; print(json.dumps([fuseproof.__version__, m.inventory()]))"
-_LIMIT_S = 300.0  # importing torch from a cold network disk takes a minute or two
 _FIRST_PARTS = ("torch", "apex", "cuda")  # of an inventory: what a reader looks for
 _SHOWN_PARTS = 3
 
@@ -58,21 +53,12 @@ def find_trusted(settings: GateSettings, root: Path) -> Trusted | str | None:
     """Return the configured trusted environment, why it cannot be used, or None where none is configured."""
     if settings.trusted_python is None:
         return None
-    python = settings.trusted_python
-    if "/" in python or "\\" in python:  # a bare name is looked for by the shell's rules
-        python = str(root / Path(python).expanduser())
     try:
-        status, output = run_process(
-            [python, "-c", _ASK], root, settings.trusted_env, _LIMIT_S, stderr=subprocess.DEVNULL
-        )
-        version, software = json.loads(output.splitlines()[-1])
-    except ChildError as error:
-        return f"not in pairs: trusted_python: {error}"
-    except (ValueError, IndexError, TypeError):
-        return f"not in pairs: trusted_python: {python} cannot import fuseproof and torch (status {status})"
-    if version != __version__:
-        return f"not in pairs: {python} has fuseproof {version} and this is {__version__}; install the same there"
-    return Trusted(python, settings.trusted_env, {k: v for k, v in software.items() if k not in HOST_PARTS})
+        trusted = resolve("trusted_python", settings.trusted_python, settings.trusted_env, root)
+        software = examine(trusted, root).inventory
+    except UpgradeError as error:
+        return f"not in pairs: {error}"
+    return Trusted(trusted.python, trusted.variables, {k: v for k, v in software.items() if k not in HOST_PARTS})
 
 
 def _difference(here: Mapping[str, str], there: Mapping[str, str]) -> str:

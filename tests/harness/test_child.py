@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuseproof.parity import ParityError
-from fuseproof.parity.child import ChildError, run_in_child
+from fuseproof.parity.child import ChildError, failure_expected, run_in_child
 from fuseproof.parity.forks import ForkServer, fork_server
 
 CHECKS = """
@@ -48,6 +48,17 @@ def untouched(preloaded):
 def here(pid, name, value):
     assert os.getpid() != pid
     assert os.environ[name] == value
+
+def noted(path, ending=None):
+    # The process is noted; the first that is asked ends as said.
+    first = not os.path.exists(path)
+    with open(path, "a") as notes:
+        print(os.getpid(), file=notes)
+    if ending == "spent":
+        from fuseproof.parity.server import spend
+        spend()
+    elif ending and first:
+        wrong("dx") if ending == "wrong" else killed()
 """
 
 
@@ -83,6 +94,56 @@ def test_a_wrong_answer_is_a_parity_error(check, arguments, message):
     """What the check says comes back word for word; a process that died is a wrong answer too."""
     with pytest.raises(ParityError, match=message):
         run_in_child(f"checks_for_child:{check}", *arguments)
+
+
+def test_a_child_that_is_in_order_is_asked_again(tmp_path, monkeypatch):
+    """A CUDA context of its own for every check would cost more than the checks; variables of the call are new."""
+    notes = tmp_path / "notes"
+    for number in range(3):
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", f"test {number}")
+        run_in_child("checks_for_child:here", os.getpid(), "PYTEST_CURRENT_TEST", f"test {number}")
+        run_in_child("checks_for_child:noted", str(notes))
+
+    assert len(set(notes.read_text().split())) == 1
+
+
+@pytest.mark.parametrize("reason", ["surroundings", "spent", "another_environment"])
+def test_a_new_child_where_the_last_one_does_not_do(reason, tmp_path, monkeypatch):
+    """Other variables may mean another GPU, and a check can say that its process is out of order."""
+    notes = tmp_path / "notes"
+    for number in range(2):
+        if reason == "surroundings":
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", str(number))
+        environ = {"CUDA_VISIBLE_DEVICES": str(number)} if reason == "another_environment" else None
+        run_in_child("checks_for_child:noted", str(notes), reason == "spent" and "spent", environ=environ)
+
+    assert len(set(notes.read_text().split())) == 2
+
+
+@pytest.mark.parametrize("ending", ["wrong", "killed"])
+@pytest.mark.parametrize("expected", [False, True], ids=["unexpected", "expected"])
+def test_what_is_unexpected_counts_only_in_a_new_child(ending, expected, tmp_path):
+    """What checks before may have left in their process is not blamed on the next one; a known failure is believed."""
+    notes = tmp_path / "notes"
+    run_in_child("checks_for_child:right", 1, "two", [3.5], {"four": None})
+    with failure_expected(expected):
+        if expected:
+            with pytest.raises(ParityError):
+                run_in_child("checks_for_child:noted", str(notes), ending)
+        else:
+            run_in_child("checks_for_child:noted", str(notes), ending)
+
+    assert len(set(notes.read_text().split())) == (1 if expected else 2)
+
+
+def test_a_pass_that_is_unexpected_counts_only_in_a_new_child(tmp_path):
+    """A known defect that does not show in a used process is not mended yet."""
+    notes = tmp_path / "notes"
+    run_in_child("checks_for_child:right", 1, "two", [3.5], {"four": None})
+    with failure_expected(True):
+        run_in_child("checks_for_child:noted", str(notes))
+
+    assert len(set(notes.read_text().split())) == 2
 
 
 def test_a_child_that_hangs_is_ended():

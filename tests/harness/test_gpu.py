@@ -144,6 +144,29 @@ def test_pinned_once(gpus):
 
 
 @pytest.mark.parametrize(
+    ("environ", "uuids", "expected"),
+    [
+        pytest.param({}, GPUS, list(GPUS), id="all"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "1"}, GPUS, ["1"], id="one"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": ""}, GPUS, [], id="none"),
+        pytest.param({"PYTEST_XDIST_WORKER": "gw1"}, GPUS, [GPUS[1], GPUS[0], *GPUS[2:]], id="worker"),
+        pytest.param(
+            {"PYTEST_XDIST_WORKER": "gw3", "CUDA_VISIBLE_DEVICES": "0,1"}, GPUS, ["1", "0"], id="worker-of-some"
+        ),
+        pytest.param({}, ("MIG-1", "MIG-2"), ["MIG-1"], id="mig"),
+        pytest.param({"PYTEST_XDIST_WORKER": "gw1"}, ("MIG-1", "MIG-2"), ["MIG-2"], id="worker-mig"),
+        pytest.param({}, (), [], id="no-nvml"),
+    ],
+)
+def test_a_worker_knows_the_gpus_of_its_session(environ, uuids, expected, gpus):
+    """What needs two GPUs is for a child that sees two, its worker's first."""
+    gpus(*uuids)
+    gpu.pin_worker(environ)
+
+    assert gpu.session_devices(environ) == expected
+
+
+@pytest.mark.parametrize(
     "environ",
     [
         pytest.param({"CUDA_VISIBLE_DEVICES": "0,1"}, id="no-xdist"),

@@ -129,6 +129,19 @@ def test_coverage_of_a_run(pytester, left_out, status):
     assert (hole in text) == bool(status)
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "two_workers"])
+def test_what_the_command_line_leaves_out_is_no_hole(pytester, workers):
+    """Cases that take many GiB have a run of their own; what this one deselects is its reason."""
+    numbers = [number for number, fault in FAULTS.items() if "adam" in fault.fixtures and number != 6]
+    tests = ALL_FAULTS.format(faults=", ".join(map(str, numbers)))
+    of_6 = ALL_FAULTS.format(faults="6").rpartition("\n\n@")[2].replace("test_one", "test_six")
+    pytester.makepyprojecttoml(TOML)
+    pytester.makepyfile(test_adam=f"{tests}\n\n@{of_6}")
+    text = run(pytester, "--fuseproof-coverage", "-k", "not six", *workers, status=0)
+
+    assert re.search(r"^(\w+): deselected by the command line$", text, re.M)
+
+
 def test_an_unknown_fault_is_one_sentence(pytester):
     """A mark with a number that nobody knows is a mistake."""
     pytester.makepyprojecttoml(TOML)

@@ -86,8 +86,13 @@ def inapplicable(item: pytest.Item) -> str | None:
     return None
 
 
-def expect_defect(request: pytest.FixtureRequest, candidate: str, device: torch.device, table: Path) -> None:
-    """Mark the requesting test as a strict xfail if the table lists it for this candidate and type of device."""
+def expect_defect(request: pytest.FixtureRequest, candidate: str, device: torch.device, table: Path) -> bool:
+    """Mark the requesting test as a strict xfail if the table lists it for this candidate and type of device.
+
+    Returns:
+        Whether it does.
+
+    """
     try:
         defects = _defects(table)
     except DefectTableError as error:
@@ -95,6 +100,7 @@ def expect_defect(request: pytest.FixtureRequest, candidate: str, device: torch.
     known = find_defect(defects, candidate, device.type, request.node.originalname, request.node.callspec.id)
     if known:
         request.applymarker(pytest.mark.xfail(reason=known.reason(), strict=True, raises=known.exceptions()))
+    return known is not None
 
 
 @contextmanager

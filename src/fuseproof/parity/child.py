@@ -6,57 +6,90 @@ import importlib
 import json
 import signal
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
 
+from fuseproof.parity import worst
 from fuseproof.parity.forks import ServerError, fork_server
 from fuseproof.parity.measures import ParityError
 
-__all__ = ["ChildError", "run_in_child"]
+__all__ = ["ChildError", "failure_expected", "run_in_child"]
 
 _LONGEST_S = 300  # the slowest check takes seconds; a loaded machine may need 20 to make a CUDA context
 _TOLD_LINES = 5  # of what a child that died wrote last
 _RIGHT, _WRONG, _BROKEN = "right", "wrong", "broken"
+_expected = ContextVar("expected", default=False)
 
 
 class ChildError(Exception):
     """The check itself cannot be run, or is at fault: this says nothing about what it was to judge."""
 
 
-def run_in_child(check: str, *arguments: object, longest_s: float = _LONGEST_S) -> None:
+@contextmanager
+def failure_expected(known: bool) -> Iterator[None]:
+    """Say whether checks are known to fail: an answer that is not the expected one is asked for again."""
+    token = _expected.set(known)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
+
+
+def run_in_child(
+    check: str, *arguments: object, longest_s: float = _LONGEST_S, environ: Mapping[str, str] | None = None
+) -> None:
     """Run a check in a fork of a process that has not touched CUDA, with this one's environment: on the same GPU.
 
-    The child synchronises CUDA after the check, so that an error of a kernel is met there.
+    The child may have run checks before, after which CUDA was in order. An answer that is not the expected one is asked
+    for once more, in a new child, and that answer counts. CUDA is synchronized after the check, so that an error of a
+    kernel is met there.
 
     Args:
         check: ``module:function``; it raises `ParityError` where the answer is wrong.
         arguments: what it is called with: numbers, strings, lists and dictionaries, as JSON holds them.
         longest_s: a child that takes longer has hung.
+        environ: variables in whose place others are in this process.
 
     Raises:
         ParityError: the check, torch or CUDA said that something is wrong, or the child died or hung.
         ChildError: there is no such check, or it failed by an error of its own.
 
     """
+    failure, calls = _ask(check, arguments, longest_s, environ, alone=False)
+    if calls and (failure is not None) != _expected.get():
+        failure, _ = _ask(check, arguments, longest_s, environ, alone=True)
+    if failure is not None:
+        raise failure
+
+
+def _ask(
+    check: str, arguments: tuple[object, ...], longest_s: float, environ: Mapping[str, str] | None, alone: bool
+) -> tuple[ParityError | None, int]:
+    """Return what is wrong, and how many checks the child had run before."""
     with tempfile.TemporaryDirectory() as folder:
         answer, stderr = Path(folder) / "answer.json", Path(folder) / "stderr"
-        request = {"answer": str(answer), "check": check, "arguments": arguments}
+        request = {"answer": str(answer), "check": check, "arguments": arguments, "collecting": worst.collecting()}
         try:
-            status = fork_server().run(__name__, _main.__name__, request, str(stderr), longest_s)
+            ended = fork_server().run(
+                __name__, _main.__name__, request, str(stderr), longest_s, alone=alone, environ=environ
+            )
         except ServerError as error:
             raise ChildError(f"{check}{arguments}: no child could be started: {error}") from None
-        if status is None:
-            raise ParityError(f"{check}{arguments}: no answer from its process after {longest_s:g} s")
+        if ended.status is None:
+            return ParityError(f"{check}{arguments}: no answer from its process after {longest_s:g} s"), ended.calls
         said = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
         heard = stderr.read_text(encoding="utf-8", errors="replace") if stderr.exists() else ""
     if said is None:
-        raise ParityError(f"{check}{arguments}: its process {_ending(status)}: {_last(heard)}")
-    kind, message = said
+        return ParityError(f"{check}{arguments}: its process {_ending(ended.status)}: {_last(heard)}"), ended.calls
+    kind, message, noted = said
+    worst.note_all(noted)
     if kind == _BROKEN:
         raise ChildError(f"{check}{arguments}: {message}")
-    if kind == _WRONG:
-        raise ParityError(message)
+    return ParityError(message) if kind == _WRONG else None, ended.calls
 
 
 def _ending(status: int) -> str:
@@ -67,9 +100,11 @@ def _last(stderr: str) -> str:
     return " | ".join(stderr.strip().splitlines()[-_TOLD_LINES:]) or "it said nothing"
 
 
-def _main(answer: str, check: str, arguments: list[object]) -> None:
-    """Run one check in this process, which is the child, and write what comes of it."""
-    Path(answer).write_text(json.dumps(_outcome(check, arguments)), encoding="utf-8")
+def _main(answer: str, check: str, arguments: list[object], collecting: bool) -> None:
+    """Run one check in this process, which is the child, and write what comes of it and the errors that it noted."""
+    worst.collect(collecting)
+    said = [*_outcome(check, arguments), worst.drain()]
+    Path(answer).write_text(json.dumps(said), encoding="utf-8")
 
 
 def _outcome(check: str, arguments: list[object]) -> tuple[str, str]:

@@ -43,17 +43,21 @@ class Coverage:
     def __init__(self, records: Mapping[str, Sequence[Any]]) -> None:
         self._records = records
         self._cells: dict[tuple[int, str, str, str], Cell] = defaultdict(Cell)
+        self._deselected: set[tuple[int, str, str, str]] = set()
 
     def add(self, place: Place, reason: str | None = None, defect: bool = False) -> None:
         """Add a case: one that looked, or one that did not for a reason."""
-        for number in place.faults:
-            for dtype in place.dtypes:
-                cell = self._cells[number, place.fixture, place.candidate, dtype]
-                if reason is None:
-                    cell.asked += 1
-                    cell.defects += defect
-                else:
-                    cell.reasons[reason] += 1
+        for key in _keys(place):
+            cell = self._cells[key]
+            if reason is None:
+                cell.asked += 1
+                cell.defects += defect
+            else:
+                cell.reasons[reason] += 1
+
+    def leave_out(self, place: Place) -> None:
+        """Note a case that the command line deselects: a cell that has no other is empty for that reason."""
+        self._deselected.update(_keys(place))
 
     def _demanded(self) -> Iterator[tuple[Fault, str]]:
         """Yield the faults of all that is tested here, with each fixture whose candidates can have them."""
@@ -65,7 +69,8 @@ class Coverage:
 
     def _cell(self, fault: Fault, fixture: str, record: Any, dtype: str) -> tuple[Cell, str | None]:
         """Return a cell, and the reason why it is empty if it is empty and there is one."""
-        cell = self._cells.get((fault.number, fixture, record.full_name, dtype), Cell())
+        key = (fault.number, fixture, record.full_name, dtype)
+        cell = self._cells.get(key, Cell())
         if cell.asked:
             return cell, None
         reason = fault.absent(record, dtype)
@@ -75,6 +80,8 @@ class Coverage:
             telling = Counter({each: count for each, count in cell.reasons.items() if each != ELSEWHERE})
             ((said, _),) = (telling or cell.reasons).most_common(1)
             reason = said.removeprefix(f"{record.name}: ").removeprefix(f"{record.name} ")
+        if reason is None and key in self._deselected:
+            reason = "deselected by the command line"
         return cell, reason
 
     def holes(self) -> list[str]:
@@ -116,6 +123,10 @@ class Coverage:
             else:
                 shown.append(reasons.setdefault(reason, _letter(len(reasons))))
         return shown[0] if len(set(shown)) == 1 else " / ".join(shown)
+
+
+def _keys(place: Place) -> list[tuple[int, str, str, str]]:
+    return [(fault, place.fixture, place.candidate, dtype) for fault in place.faults for dtype in place.dtypes]
 
 
 def _letter(position: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Defect", "DefectTableError", "Seen", "find_defect", "load_defects"]
+__all__ = ["Defect", "DefectTableError", "Seen", "find_defect", "id_in", "load_defects"]
 
 
 class DefectTableError(Exception):
@@ -49,6 +49,8 @@ class Defect:
             there, and needs nothing but torch and the candidate.
         seen: the cases that show it.
         raises: names of the exceptions, Python's own, by which it shows.
+        memory_gib: GPU memory that the reproduction takes, where it is so much that it runs only when it is asked for.
+        gpus: how many the reproduction needs.
 
     """
 
@@ -62,6 +64,8 @@ class Defect:
     reproduction: str
     seen: tuple[Seen, ...]
     raises: tuple[str, ...] = ("AssertionError",)
+    memory_gib: int = 0
+    gpus: int = 1
 
     def reason(self) -> str:
         """Return the evidence, and what to do when it is gone."""
@@ -72,6 +76,12 @@ class Defect:
     def exceptions(self) -> tuple[type[BaseException], ...]:
         """Return the exceptions by which it shows."""
         return tuple(getattr(builtins, name) for name in self.raises)
+
+
+def id_in(reason: str) -> str | None:
+    """Return the id of the defect whose `Defect.reason` stands in a text, None where none does."""
+    found = re.search(r"known defect (\S+): ", reason)
+    return found[1] if found else None
 
 
 _LISTS = ("faults", "candidates", "devices", "raises")
@@ -102,7 +112,7 @@ def load_defects(path: Path) -> tuple[Defect, ...]:
 
 def _defect(path: Path, entry: dict[str, Any]) -> Defect:
     name = f"{path}: defect {entry.get('id', 'without id')}"
-    optional = {"raises"}
+    optional = {"raises", "memory_gib", "gpus"}
     _check_keys(name, entry, {each.name for each in fields(Defect)}, optional)
     shared = {key: tuple(entry[key]) for key in ("candidates", "devices")}
     seen = []

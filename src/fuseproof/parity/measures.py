@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fuseproof.parity.worst import collecting, note
+
 __all__ = [
     "DTYPES",
     "Budget",
@@ -93,6 +95,7 @@ def assert_parity(
             f"error {error[index].item():.3g} = {worst.item():.3g} x budget {allowed[index].item():.3g} "
             f"(budget: {budget.reason}) ({case})"
         )
+    note(quantity, float(worst.item()))
     return float(worst.item())
 
 
@@ -150,8 +153,8 @@ def assert_rounded(
 
     """
     allowed = budget.factor * tolerance.nan_to_num(nan=torch.inf)
-    low, high = (round_to(expected + sign * allowed, actual.dtype) for sign in (-1, 1))
-    assert_within(quantity, actual, expected, low, high, budget, case, locate)
+    low, high = round_to(torch.stack([expected - allowed, expected + allowed]), actual.dtype).unbind()
+    assert_within(quantity, actual, expected, low, high, budget, case, locate, allowed)
 
 
 def assert_within(
@@ -163,6 +166,7 @@ def assert_within(
     budget: Budget,
     case: str,
     locate: Callable[[int], str] = str,
+    allowed: torch.Tensor | None = None,
 ) -> None:
     """Raise unless each stored value is within its limits; what is not finite must stand where the oracle has such.
 
@@ -170,6 +174,8 @@ def assert_within(
         quantity, actual, expected, case, locate: as in `assert_rounded`.
         low, high: the least and the greatest right value, float64, same shape.
         budget: why not less and not more.
+        allowed: how far from the oracle the limits were before they were rounded, float64, same shape; what is noted of
+            a check that holds is the greatest share of it. None: the share of the way to the limits.
 
     Raises:
         ParityError: a value is outside, or the shapes differ.
@@ -180,6 +186,8 @@ def assert_within(
     stored = actual.double()
     right = torch.where(expected.isfinite(), (low <= stored) & (stored <= high), ~stored.isfinite())
     if bool(right.all()):
+        if collecting():
+            note(quantity, _used(actual, expected, torch.where(stored > expected, high, low), allowed))
         return
     error = torch.where(right, 0.0, (stored - expected).abs())
     whole = torch.maximum(torch.maximum(high - expected, expected - low), spacing(expected, actual.dtype) / 2)
@@ -191,3 +199,15 @@ def assert_within(
         f"{ratio[worst].item():.3g} x budget {whole[worst].item():.3g}, the rounding to {actual.dtype} included "
         f"(budget: {budget.reason}) ({case})"
     )
+
+
+def _used(actual: torch.Tensor, expected: torch.Tensor, limit: torch.Tensor, allowed: torch.Tensor | None) -> float:
+    """Return the greatest share of its tolerance that a right value has used, beyond the rounding that stored it.
+
+    Half precision is mostly the oracle, rounded: its whole error would say nothing but that it was rounded.
+    """
+    half = spacing(actual, actual.dtype) / 2
+    beyond = ((actual.double() - expected).abs() - half).clamp(min=0)
+    room = allowed if allowed is not None else (limit - expected).abs() - half
+    share = torch.where(beyond > 0, beyond / room, 0.0)[actual.isfinite() & expected.isfinite()]
+    return min(1.0, float(share.max())) if share.numel() else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,21 +11,30 @@ import pytest
 
 from fuseproof.parity.cases import Place, place_of
 from fuseproof.parity.coverage import Coverage
+from fuseproof.parity.worst import drain
 
-__all__ = ["Tally", "annotate", "tally"]
+__all__ = ["MENDED", "Tally", "annotate", "places_of", "tally"]
 
-_MENDED = "mended upstream: remove it from the table"
+MENDED = "mended upstream: remove it from the table"
 _STRICT = "[XPASS(strict)] "
 
 
 def annotate(report: pytest.TestReport, item: pytest.Item) -> None:
     """Note on a parity test's report where it stands, which survives the way from a worker; say what is mended."""
+    errors = drain()  # after every test, so that what one has noted is not said of the next
     if not item.get_closest_marker("parity"):
         return
     place = place_of(item)
+    report.fuseproof_errors = errors  # type: ignore[attr-defined]
     report.fuseproof_parity = [] if place is None else [place.fixture, place.candidate, place.faults, place.dtypes]  # type: ignore[attr-defined]
     if isinstance(report.longrepr, str) and report.longrepr.startswith(_STRICT):
-        report.longrepr = f"{_STRICT}{_MENDED}: {report.longrepr.removeprefix(_STRICT)}"
+        report.longrepr = f"{_STRICT}{MENDED}: {report.longrepr.removeprefix(_STRICT)}"
+
+
+def places_of(items: Iterable[pytest.Item]) -> set[Place]:
+    """Return where the parity tests among these stand."""
+    places = map(place_of, (item for item in items if item.get_closest_marker("parity")))
+    return {place for place in places if place is not None}
 
 
 @dataclass
@@ -52,20 +61,25 @@ class Tally:
         skipped, ran = self.skipped.total(), self.passed + self.defects + self.new + self.mended
         if not skipped + ran:
             return []
-        mended = f", {self.mended} {_MENDED}" if self.mended else ""
+        mended = f", {self.mended} {MENDED}" if self.mended else ""
         line = f"parity: {ran} cases, {self.defects} known defects, {self.new} new{mended}, {skipped} skipped"
         return [line, *(f"  {count:5} skipped: {reason}" for reason, count in self.skipped.most_common())]
 
 
-def tally(stats: Mapping[str, Sequence[Any]], records: Mapping[str, Sequence[Any]]) -> Tally:
+def tally(
+    stats: Mapping[str, Sequence[Any]], records: Mapping[str, Sequence[Any]], deselected: Iterable[Place] = ()
+) -> Tally:
     """Count the parity cases among a terminal's reports.
 
     Args:
         stats: reports by category, as pytest's terminal keeps them; under xdist it has those of all workers.
         records: by fixture, the candidates of this session.
+        deselected: where the cases stand that the command line leaves out.
 
     """
     found = Tally(Coverage(records))
+    for left_out in deselected:
+        found.coverage.leave_out(left_out)
     for category, report, place in _parity_reports(stats):
         reason = None
         if category == "skipped":
@@ -75,7 +89,7 @@ def tally(stats: Mapping[str, Sequence[Any]], records: Mapping[str, Sequence[Any
             found.defects += 1
         elif category == "passed":
             found.passed += 1
-        elif str(report.longrepr).startswith(f"{_STRICT}{_MENDED}"):
+        elif str(report.longrepr).startswith(f"{_STRICT}{MENDED}"):
             found.mended += 1
         else:
             found.new += 1

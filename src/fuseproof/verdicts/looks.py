@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from fuseproof.verdicts import noise
 from fuseproof.verdicts.noise import Floats, student
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
-__all__ = ["LOOKS", "Look", "judge_looks", "look", "remaining"]
+__all__ = ["LOOKS", "Look", "Sample", "is_sound", "judge_looks", "look", "remaining", "samples"]
 
 LOOKS = (4, 8, 12, 16, 24)
 """Pairs of processes, whole ABBA blocks, at which is looked; the error is shared among the looks."""
@@ -42,7 +42,9 @@ class Look:
     equal: npt.NDArray[np.bool_]
 
 
-def look(differences_ln: Floats, ln_duration: Floats, tests: int, tolerance_ln: float, floor_ln2: Floats) -> Look:
+def look(
+    differences_ln: Floats, ln_duration: Floats, tests: int, tolerance_ln: float | Floats, floor_ln2: Floats
+) -> Look:
     """Look at differences (..., pairs, benchmarks) of tonight over the old environment; NaN where a pair did not run.
 
     Slower is asked first: whoever is proven slower is not equal, however little. All benchmarks, decided ones too,
@@ -61,12 +63,59 @@ def look(differences_ln: Floats, ln_duration: Floats, tests: int, tolerance_ln: 
     return Look(effect, np.asarray(se), np.broadcast_to(nu, effect.shape), slower, equal & ~slower)
 
 
+@dataclass(frozen=True)
+class Sample:
+    """What is known at one look.
+
+    Attributes:
+        count: pairs of processes.
+        pairs: who has been seen at a first look; they all teach how much differences vary.
+        ready: those that have `count` differences.
+        differences_ln: (count, pairs); NaN where one did not run.
+        ln_duration: (pairs), as given.
+        floor_ln2: (pairs) the variance that the clock's steps alone give a difference.
+
+    """
+
+    count: int
+    pairs: Sequence[Pair]
+    ready: Sequence[Pair]
+    differences_ln: Floats
+    ln_duration: Floats
+    floor_ln2: Floats
+
+
+def samples(
+    differences_ln: Mapping[Pair, Sequence[float]], ln_durations: Mapping[Pair, float], resolution_ns: float
+) -> Iterator[Sample]:
+    """Yield what is known at each look; arguments as of `judge_looks`, and all finite."""
+    known = sorted(pair for pair, values in differences_ln.items() if len(values) >= LOOKS[0])
+    durations = np.array([ln_durations.get(pair, 0.0) for pair in known])
+    floor = 2 * noise.resolution_variance(durations, resolution_ns)  # two readings
+    for count in LOOKS:
+        ready = [pair for pair in known if len(differences_ln[pair]) >= count]
+        if not ready:
+            return
+        table = np.full((count, len(known)), np.nan)
+        for column, pair in enumerate(known):
+            kept = differences_ln[pair][:count]
+            table[: len(kept), column] = kept
+        yield Sample(count, known, ready, table, durations, floor)
+
+
+def is_sound(values: Sequence[float]) -> bool:
+    """Return whether all differences are finite numbers."""
+    numbers = (isinstance(v, int | float | np.floating) and not isinstance(v, bool) for v in values)
+    return all(numbers) and bool(np.all(np.isfinite(np.asarray(values, dtype=np.float64))))
+
+
 def judge_looks(
     differences_ln: Mapping[Pair, Sequence[float]],
     ln_durations: Mapping[Pair, float],
     *,
-    tolerance_ln: float,
+    tolerance_ln: float | Mapping[Pair, float],
     resolution_ns: float = 0.0,
+    tests: int | None = None,
 ) -> list[Verdict]:
     """Return the verdicts that all looks so far allow: REGRESSED, PASS, or INCONCLUSIVE(UNDECIDED), worst first.
 
@@ -75,31 +124,27 @@ def judge_looks(
     Args:
         differences_ln: by pair, new over old for each pair of processes, in the order in which they ran.
         ln_durations: by pair, the logarithm of its duration in nanoseconds, for the trend of the noise.
-        tolerance_ln: the largest slow-down that is none.
+        tolerance_ln: the largest slow-down that is none, of all or by pair.
         resolution_ns: the step of the clock.
+        tests: m, how many pairs share the error; those of `differences_ln` where no other metric is judged besides.
 
     """
-    sound = {pair: [float(v) for v in values] for pair, values in differences_ln.items() if _is_sound(values)}
+    sound = {pair: [float(v) for v in values] for pair, values in differences_ln.items() if is_sound(values)}
     verdicts = {
         pair: Verdict(pair, Outcome.INVALID, (Reason.BAD_VALUE,), detail=f"{pair}: a difference is not a finite number")
         for pair in differences_ln.keys() - sound.keys()
     }
-    tests = max(1, len(differences_ln))
-    for pairs_run in LOOKS:
-        ready = sorted(pair for pair, values in sound.items() if len(values) >= pairs_run)
-        undecided = [pair for pair in ready if pair not in verdicts or Reason.UNDECIDED in verdicts[pair].reasons]
-        known = sorted(pair for pair, values in sound.items() if len(values) >= LOOKS[0])
+    tests = max(1, len(differences_ln)) if tests is None else tests
+    tolerances = {p: tolerance_ln if isinstance(tolerance_ln, float) else tolerance_ln[p] for p in sound}
+    for sample in samples(sound, ln_durations, resolution_ns):
+        undecided = [p for p in sample.ready if p not in verdicts or Reason.UNDECIDED in verdicts[p].reasons]
         if not undecided:
             continue
-        table = np.full((pairs_run, len(known)), np.nan)
-        for column, pair in enumerate(known):
-            kept = sound[pair][:pairs_run]
-            table[: len(kept), column] = kept
-        durations = np.array([ln_durations.get(pair, 0.0) for pair in known])
-        floor = 2 * noise.resolution_variance(durations, resolution_ns)  # two readings
-        seen = look(table, durations, tests, tolerance_ln, floor)
+        limits = np.array([tolerances[pair] for pair in sample.pairs])
+        seen = look(sample.differences_ln, sample.ln_duration, tests, limits, sample.floor_ln2)
         for pair in undecided:
-            verdicts[pair] = _verdict(seen, known.index(pair), pair, pairs_run, tests, tolerance_ln)
+            column = sample.pairs.index(pair)
+            verdicts[pair] = _verdict(seen, column, pair, sample.count, tests, tolerances[pair])
     for pair in sound.keys() - verdicts.keys():
         verdicts[pair] = Verdict(pair, Outcome.INCONCLUSIVE, (Reason.UNDECIDED,), detail=f"fewer than {LOOKS[0]} pairs")
     return sorted(verdicts.values(), key=lambda verdict: verdict.order)
@@ -109,11 +154,6 @@ def remaining(verdicts: Sequence[Verdict]) -> tuple[Pair, ...]:
     """Return the pairs that the next block of processes must run."""
     undecided = (v for v in verdicts if Reason.UNDECIDED in v.reasons and v.processes < LOOKS[-1])
     return tuple(sorted(verdict.pair for verdict in undecided))
-
-
-def _is_sound(values: Sequence[float]) -> bool:
-    numbers = (isinstance(v, int | float | np.floating) and not isinstance(v, bool) for v in values)
-    return all(numbers) and bool(np.all(np.isfinite(np.asarray(values, dtype=np.float64))))
 
 
 def _verdict(seen: Look, column: int, pair: Pair, count: int, tests: int, tolerance_ln: float) -> Verdict:

@@ -10,7 +10,7 @@ from typing import Any
 from fuseproof.verdicts.night import NOT_RECORDED, Night, Values
 from fuseproof.verdicts.verdict import Pair
 
-__all__ = ["Process", "assembled", "night_of", "process_of", "values_of"]
+__all__ = ["Process", "assembled", "night_of", "process_of", "tests_by_key", "values_of"]
 
 HOST_PARTS = ("driver",)  # what a pair of environments on one host shares; all else comes with an environment
 
@@ -23,6 +23,11 @@ def values_of(document: Mapping[str, Any]) -> Values:
         if "kernels_hash" in record:
             values[Pair(record["key"], "kernels_hash")] = record["kernels_hash"]
     return values
+
+
+def tests_by_key(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the id of the test that measured each key."""
+    return {each["extra_info"]["fuseproof"]["key"]: each["fullname"] for each in document["benchmarks"]}
 
 
 @dataclass(frozen=True)

@@ -109,15 +109,15 @@ def check_scaled(
     groups = [Group(params[:half], settings), Group(params[half:], settings)]
     adam = CheckedAdam(candidate, groups, case_of(dtype, str(scaling), settings, SEED))
     scaler = _scaler(device, scaling)
-    since = 0
+    since, expected = 0, scaling.scale
     for step in range(1, scaling.steps + 1):
         regime.set_gradients(params, step, SEED)
-        scale = float(scaler.get_scale())
         for param in params:
             assert param.grad is not None
-            param.grad.mul_(scale)
+            param.grad.mul_(expected)
         _put(params, scaling.overflows.get(step))
-        overflow = _overflows(params)
+        scale, overflow = _scale_and_overflow(scaler, params)
+        _expect_scale(scale, expected, f"step {step - 1} ({adam.case})")
         unscaled = ORDERS[scaling.order](scaler, adam, scale)
         _put(params, scaling.late.get(step))
         adam.step(1.0 if unscaled else scale, overflow, by=lambda: scaler.step(adam.optimizer))
@@ -125,7 +125,8 @@ def check_scaled(
         since = 0 if overflow else since + 1
         grows = since == scaling.growth_interval
         since = 0 if grows else since
-        _expect_scale(scaler, scale * (0.5 if overflow else 2.0 if grows else 1.0), f"step {step} ({adam.case})")
+        expected = scale * (0.5 if overflow else 2.0 if grows else 1.0)
+    _expect_scale(scaler.get_scale(), expected, f"step {scaling.steps} ({adam.case})")
     adam.finish()
     return adam
 
@@ -136,9 +137,12 @@ def _scaler(device: torch.device, scaling: Scaling) -> torch.amp.GradScaler:
     return scaler
 
 
-def _overflows(params: list[torch.Tensor]) -> bool:
+def _scale_and_overflow(scaler: torch.amp.GradScaler, params: list[torch.Tensor]) -> tuple[float, bool]:
+    """Return the scale, and whether any gradient is not finite, by one transfer: a shared GPU answers in its turn."""
+    scale = torch.as_tensor(scaler._scale, device=params[0].device)
     finite = [param.grad.isfinite().all() for param in params if param.grad is not None]
-    return not bool(torch.stack(finite).all())
+    scale_now, all_finite = torch.stack([scale.double(), torch.stack(finite).all().double()]).tolist()
+    return scale_now, not all_finite
 
 
 def _put(params: list[torch.Tensor], where: tuple[int, int, float] | None) -> None:
@@ -149,9 +153,9 @@ def _put(params: list[torch.Tensor], where: tuple[int, int, float] | None) -> No
         grad.flatten()[element] = value
 
 
-def _expect_scale(scaler: torch.amp.GradScaler, expected: float, when: str) -> None:
-    if float(scaler.get_scale()) != expected:
-        raise ParityError(f"the scale is {scaler.get_scale():g} and should be {expected:g} after {when}")
+def _expect_scale(scale: float, expected: float, when: str) -> None:
+    if scale != expected:
+        raise ParityError(f"the scale is {scale:g} and should be {expected:g} after {when}")
 
 
 def check_scale_invariance(
@@ -194,7 +198,9 @@ def check_two_optimizers(candidate: AdamCandidate, settings: AdamSettings, devic
                 _put(adam.params, (0, 0, torch.inf))
             adam.step(scale, step % 2 == i, by=lambda adam=adam: scaler.step(adam.optimizer))  # type: ignore[misc]
         scaler.update()
-        _expect_scale(scaler, scale / 2, f"step {step}, in which one of two optimizers overflows ({candidate.name})")
+        _expect_scale(
+            scaler.get_scale(), scale / 2, f"step {step}, in which one of two optimizers overflows ({candidate.name})"
+        )
     for adam in adams:
         adam.finish()
 
@@ -226,11 +232,11 @@ def check_training(candidate: AdamCandidate, device: torch.device, dtype: torch.
 
 @cache
 def _plain_loss(device: torch.device, dtype: torch.dtype) -> float:
-    return _train(ADAM["torch_loop"], device, dtype)
+    return _train(ADAM["torch_loop"], device, dtype, checked=False)  # its own case checks its steps
 
 
-def _train(candidate: AdamCandidate, device: torch.device, dtype: torch.dtype) -> float:
-    """Return the mean loss of the last fifty steps."""
+def _train(candidate: AdamCandidate, device: torch.device, dtype: torch.dtype, checked: bool = True) -> float:
+    """Return the mean loss of the last fifty steps, each of which is checked or not."""
     generator = torch.Generator().manual_seed(SEED)
     sizes = (16, 32, 1)
     weights = [torch.randn(b, a, generator=generator) / a**0.5 for a, b in pairwise(sizes)]
@@ -243,17 +249,20 @@ def _train(candidate: AdamCandidate, device: torch.device, dtype: torch.dtype) -
     # More noise than the model can learn by heart: the loss ends at a plateau, not at zero.
     x = torch.randn(1024, sizes[0], generator=generator).to(device)
     y = x[:, :1] * x[:, 1:2] + torch.randn(1024, 1, generator=generator).to(device)
-    losses: list[float] = []
+    losses: list[torch.Tensor] = []
     for _ in range(_TRAINED):
         adam.optimizer.zero_grad()
         with torch.autocast(device.type, dtype):
             out = torch.tanh(x @ params[0].t()) @ params[1].t()
         loss = (out.float() - y).square().mean()
         scaler.scale(loss).backward()
-        scale = float(scaler.get_scale())
-        overflow = _overflows(params)
-        adam.step(scale, overflow, by=lambda: scaler.step(adam.optimizer))
+        if checked:
+            scale, overflow = _scale_and_overflow(scaler, params)
+            adam.step(scale, overflow, by=lambda: scaler.step(adam.optimizer))
+        else:
+            scaler.step(adam.optimizer)
         scaler.update()
-        losses.append(loss.item())
-    adam.finish()
-    return sum(losses[-50:]) / 50
+        losses.append(loss.detach())
+    if checked:
+        adam.finish()
+    return torch.stack(losses[-50:]).double().mean().item()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -23,8 +24,19 @@ class Check(Protocol):
         """Raise `ParityError` where the answer is wrong."""
 
 
-def run_apart(check: Check, candidate: AdamCandidate, device: torch.device, *arguments: object) -> None:
+def run_apart(
+    check: Check,
+    candidate: AdamCandidate,
+    device: torch.device,
+    *arguments: object,
+    environ: Mapping[str, str] | None = None,
+) -> None:
     """Run a check on a GPU in a child, on a CPU right here.
+
+    Args:
+        check: what is run.
+        candidate, device, arguments: with what.
+        environ: variables of the child in whose place others are in this process.
 
     Raises:
         ParityError: as `check` does; or the child died.
@@ -34,7 +46,7 @@ def run_apart(check: Check, candidate: AdamCandidate, device: torch.device, *arg
         check(candidate, device, *arguments)
     else:
         where = f"{check.__module__}:{check.__qualname__}"
-        run_in_child(f"{__name__}:_run", where, candidate.reference, str(device), *arguments)
+        run_in_child(f"{__name__}:_run", where, candidate.reference, str(device), *arguments, environ=environ)
 
 
 def _run(where: str, reference: str, device: str, *arguments: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -68,14 +68,16 @@ class Tracked:
 
     def stored(self, param_dtype: torch.dtype, moments_dtype: torch.dtype) -> Tracked:
         """Return this as it is after its values were rounded to what they are stored in."""
-        rounded: dict[str, torch.Tensor] = {}
-        for name, dtype in (("param", param_dtype), ("exp_avg", moments_dtype), ("exp_avg_sq", moments_dtype)):
-            value, error = getattr(self, name), getattr(self, f"{name}_error")
-            stored = round_to(value, dtype)
-            low, high = round_to(value - error, dtype), round_to(value + error, dtype)
-            rounded[name] = stored
-            rounded[f"{name}_error"] = torch.maximum(high - stored, stored - low).nan_to_num(nan=torch.inf)
-        return replace(self, **rounded)
+        param, param_error = _stored(self.param[None], self.param_error[None], param_dtype)
+        moments = torch.stack([self.exp_avg, self.exp_avg_sq])
+        moments, errors = _stored(moments, torch.stack([self.exp_avg_error, self.exp_avg_sq_error]), moments_dtype)
+        return Tracked(param[0], moments[0], moments[1], param_error[0], errors[0], errors[1], self.update)
+
+
+def _stored(values: torch.Tensor, errors: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values as they are stored and their errors then; both ``(quantities, elements)``, for fewer operations."""
+    stored, low, high = round_to(torch.stack([values, values - errors, values + errors]), dtype)
+    return stored, torch.maximum(high - stored, stored - low).nan_to_num(nan=torch.inf)
 
 
 def advance(

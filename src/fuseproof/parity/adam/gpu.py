@@ -10,6 +10,7 @@ from fuseproof.parity.adam.checks import check_regime
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, settings_in_mode, usual_settings
 from fuseproof.parity.bits import differing
 from fuseproof.parity.measures import DTYPES, ParityError
+from fuseproof.parity.server import spend
 
 __all__ = ["check_huge", "check_on_another_device", "check_on_side_stream", "check_replayed", "huge_bytes"]
 
@@ -45,9 +46,11 @@ def check_replayed(candidate: AdamCandidate, device: torch.device, dtype: str) -
     try:
         with torch.cuda.graph(graph):
             adam.optimizer.step()
-    except RuntimeError:
+    except RuntimeError as error:
         if candidate.capturable:
             raise
+        if "CUDA error" in str(error):  # not its own refusal: what torch keeps for the capture may be out of order
+            spend()
         return
     for step in range(_WARM_UP + 1, _WARM_UP + _REPLAYS + 1):
         _set_in_place(params, fixed, step)

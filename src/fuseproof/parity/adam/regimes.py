@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -17,6 +18,7 @@ __all__ = ["MODES", "REGIMES", "SEED", "SHAPES", "Regime", "make_params", "setti
 
 MODES = ("l2", "decoupled")
 SEED = 20261129
+_REMEMBERED = 2**14  # elements of all parameters, up to which drawn gradients are kept
 _PERIOD = 2**20 + 7  # prime, so that no two chunks of a kernel hold the same numbers
 
 # A matrix, a vector that no vector width divides, one element, and both sides of a multiple of 256.
@@ -94,24 +96,42 @@ class Regime:
 
     def set_gradients(self, params: list[torch.Tensor], step: int, seed: int) -> None:
         """Give each parameter its gradient of this step, or None; the same on every device."""
-        generator = torch.Generator().manual_seed(seed * 1009 + step)
-        receiving, drawn = [], []
-        for position, param in enumerate(params):
-            noise = _noise(param.shape, generator)
-            draw = self.fp16_gradients if param.dtype == torch.float16 and self.fp16_gradients else self.gradients
+        kinds = tuple((param.shape, param.dtype) for param in params)
+        few = sum(shape.numel() for shape, _ in kinds) <= _REMEMBERED
+        drawn = (_drawn if few else _drawn.__wrapped__)(self, kinds, step, seed)
+        receiving = []
+        for param, values in zip(params, drawn, strict=True):
             param.grad = None
-            if self.present(position, step):
-                receiving.append(param)
-                drawn.append(draw(noise, step).to(param.dtype))
-        for param, values in zip(receiving, _sent(drawn, receiving), strict=True):
-            param.grad = torch.empty_like(param, requires_grad=False).copy_(values)
+            receiving += [] if values is None else [param]
+        sent = _sent([values for values in drawn if values is not None], receiving)
+        for param, values in zip(receiving, sent, strict=True):
+            param.grad = torch.empty_like(param, requires_grad=False).copy_(_repeated(values, param.shape))
+
+
+@lru_cache(maxsize=256)  # the same gradients are for many candidates; of the oracle's time they would take a tenth
+def _drawn(
+    regime: Regime, kinds: tuple[tuple[torch.Size, torch.dtype], ...], step: int, seed: int
+) -> list[torch.Tensor | None]:
+    """Return gradients for parameters of those shapes and dtypes on the host, to be copied; None for no gradient."""
+    generator = torch.Generator().manual_seed(seed * 1009 + step)
+    drawn: list[torch.Tensor | None] = []
+    for position, (shape, dtype) in enumerate(kinds):
+        noise = _noise(shape, generator)
+        draw = regime.fp16_gradients if dtype == torch.float16 and regime.fp16_gradients else regime.gradients
+        drawn.append(draw(noise, step).to(dtype) if regime.present(position, step) else None)
+    return drawn
 
 
 def _noise(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """Return standard normal noise, float64; what has more elements than `_PERIOD` repeats itself, for time."""
+    """Return standard normal noise, float64; for a shape of more than `_PERIOD` elements one period of it, flat."""
     drawn = torch.randn(min(shape.numel(), _PERIOD), generator=generator, dtype=torch.float64)
-    repeats = -(-shape.numel() // _PERIOD)
-    return (drawn.repeat(repeats)[: shape.numel()] if repeats > 1 else drawn).view(shape)
+    return drawn.view(shape) if shape.numel() <= _PERIOD else drawn
+
+
+def _repeated(values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return values in that shape: of a period as many as fill it, made where it is, since 21 M are slow to send."""
+    numel = shape.numel()
+    return values if values.shape == shape else values.repeat(-(-numel // values.numel()))[:numel].view(shape)
 
 
 def _sent(values: list[torch.Tensor], params: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -126,7 +146,10 @@ def make_params(
     generator = torch.Generator().manual_seed(seed)
     noise = [_noise(torch.Size(shape), generator) for shape in shapes]
     drawn = copies([regime.params(each, 0).to(dtype) for each in noise], device)
-    return [each.clone().requires_grad_() for each in drawn]  # each in storage of its own, as parameters are
+    # Each in storage of its own, as parameters are.
+    return [
+        _repeated(each, torch.Size(shape)).clone().requires_grad_() for each, shape in zip(drawn, shapes, strict=True)
+    ]
 
 
 def _every_other_zero(noise: torch.Tensor, _: int) -> torch.Tensor:

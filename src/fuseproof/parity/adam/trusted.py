@@ -6,17 +6,21 @@ their record says so. Whether the parameters are where an Adam would have brough
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TypeAlias
+
 import torch
 
 from fuseproof.candidates import AdamCandidate
-from fuseproof.oracle import AdamHyper
-from fuseproof.parity import ParityError, eps_of
-from fuseproof.parity.adam.bounds import Tracked, advance
+from fuseproof.oracle import AdamHyper, adam_update
+from fuseproof.parity import ParityError, eps_of, round_to
 from fuseproof.parity.adam.regimes import Regime, make_params, usual_settings
 from fuseproof.parity.bits import copies
+from fuseproof.parity.worst import note
 
 __all__ = ["check_trusted"]
 
+_State: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # parameters, exp_avg, exp_avg_sq
 _TIMES = 2.0  # as many roundings as the trusted one has; measured: right ones 1.00, FP32 arithmetic on BF16 moments 1.1
 _ABSOLUTE = 0.1  # of the way that parameters went: beyond it nobody would train, however coarse the trusted one is
 _FLOOR = 0.25  # units of the parameters: half a unit at most for the last rounding, 0.29 in the mean of squares
@@ -42,7 +46,7 @@ def check_trusted(
 
     """
     settings = usual_settings(candidate, dtype, lr=regime.lr_for(dtype), weight_decay=0.0)
-    params, twins = (make_params(regime, dtype, where, seed) for where in (device, torch.device("cpu")))
+    params = make_params(regime, dtype, device, seed)
     optimizer = candidate.build(params, settings)
     arithmetic = candidate.arithmetic(device)
     hyper = AdamHyper(
@@ -54,19 +58,14 @@ def check_trusted(
         arithmetic.hyper,
         arithmetic.bias_betas,
     )
-    start = torch.cat([param.detach().double().flatten() for param in twins])
-    truth = trusted = Tracked.exact(start, torch.zeros_like(start), torch.zeros_like(start))
     for step in range(1, steps + 1):
-        for each in (params, twins):
-            regime.set_gradients(each, step, seed)
-        grad = torch.cat([param.grad.double().flatten() for param in twins if param.grad is not None])
-        truth = advance(truth, grad, step, hyper, arithmetic.power_ulps, torch.float32)
-        trusted = advance(trusted, grad, step, hyper, arithmetic.power_ulps, dtype).stored(dtype, torch.float32)
+        regime.set_gradients(params, step, seed)
         optimizer.step()
+    start, truth, trusted = _ways(regime, dtype, hyper, seed, steps)
     stored = torch.cat([param.double().flatten() for param in copies(params, torch.device("cpu"))])
-    way = _rms(truth.param - start)
-    error, trusted_error = _rms(stored - truth.param), _rms(trusted.param - truth.param)
-    floor = _FLOOR * eps_of(dtype) * _rms(truth.param)
+    way = _rms(truth - start)
+    error, trusted_error = _rms(stored - truth), _rms(trusted - truth)
+    floor = _FLOOR * eps_of(dtype) * _rms(truth)
     allowed = min(_ABSOLUTE * way, _TIMES * trusted_error + floor)
     if not error <= allowed:
         raise ParityError(
@@ -74,7 +73,31 @@ def check_trusted(
             f"implementation with FP32 state by {trusted_error:.3g}, so that {allowed:.3g} is allowed "
             f"({candidate.name}, {dtype}, {regime.name}, seed {seed})"
         )
+    note("parameters beside trusted ones", error / allowed)
     return error / trusted_error
+
+
+@cache
+def _ways(
+    regime: Regime, dtype: torch.dtype, hyper: AdamHyper, seed: int, steps: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return where parameters start, and where the oracle and the trusted implementation end; float64, flat."""
+    params = make_params(regime, dtype, torch.device("cpu"), seed)
+    start = torch.cat([param.detach().double().flatten() for param in params])
+    truth = trusted = (start, torch.zeros_like(start), torch.zeros_like(start))
+    for step in range(1, steps + 1):
+        regime.set_gradients(params, step, seed)
+        grad = torch.cat([param.grad.double().flatten() for param in params if param.grad is not None])
+        truth = _stepped(truth, grad, step, hyper)
+        param, exp_avg, exp_avg_sq = _stepped(trusted, grad, step, hyper)
+        trusted = (round_to(param, dtype), exp_avg.float().double(), exp_avg_sq.float().double())
+    return start, truth[0], trusted[0]
+
+
+def _stepped(state: _State, grad: torch.Tensor, step: int, hyper: AdamHyper) -> _State:
+    param, exp_avg, exp_avg_sq = state
+    after = adam_update(param, grad, exp_avg, exp_avg_sq, step, hyper)
+    return param + after.update, after.exp_avg, after.exp_avg_sq
 
 
 def _rms(values: torch.Tensor) -> float:

@@ -13,7 +13,7 @@ from fuseproof.candidates import NormCandidate
 from fuseproof.parity import ParityError, again, assert_within, round_to
 from fuseproof.parity.bits import changes, contents, copies
 from fuseproof.parity.norm.bias import assert_unbiased
-from fuseproof.parity.norm.bounds import budget, oracle, trusted, wanted
+from fuseproof.parity.norm.bounds import AffineInHalf, budget, oracle, trusted, wanted
 from fuseproof.parity.norm.nature import nature_of
 from fuseproof.parity.norm.regimes import SEED, NormInputs, NormRegime
 
@@ -143,8 +143,10 @@ def judge(
         low, high = (round_to(end, stored.dtype).flatten() for end in ends)
         # Of a row with an infinity the variance plus the square of the mean is Inf less Inf, its mean square is Inf.
         value = one.value.masked_fill(row_has_inf & stored.isnan(), torch.nan) if one.value.dim() == 2 else one.value
+        allowed = None if isinstance(one, AffineInHalf) else (allowance.factor * one.tolerance + one.extra).flatten()
+        where = _places(value.shape)
         try:
-            assert_within(quantity, stored.flatten(), value.flatten(), low, high, allowance, case, _places(value.shape))
+            assert_within(quantity, stored.flatten(), value.flatten(), low, high, allowance, case, where, allowed)
             if quantity == "y":
                 assert_unbiased(candidate, inputs, right, stored, case)
         except ParityError as error:

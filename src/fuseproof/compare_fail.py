@@ -1,0 +1,32 @@
+"""What ``--benchmark-compare-fail`` finds, as a status: pytest-benchmark itself raises it through ``pytest.main``."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuseproof.bookkeeping import Bookkeeper
+from fuseproof.verdicts.verdict import FAILED_STATUS, UNANSWERED_STATUS
+
+__all__ = ["compare_fail"]
+
+
+def compare_fail(session: pytest.Session, book: Bookkeeper) -> None:
+    """Note each regression beyond the thresholds, or that nothing could be compared, and set the status."""
+    benchmarks = session.config._benchmarksession  # type: ignore[attr-defined]
+    status = 0
+    if benchmarks.performance_regressions:
+        book.notes += [f"REGRESSED {name}: {finding}" for name, finding in benchmarks.performance_regressions]
+        benchmarks.performance_regressions.clear()
+        status = FAILED_STATUS
+    elif _compared_nothing_but_must(session.config):
+        book.notes.append("baseline required: no stored run holds any of these benchmarks")
+        benchmarks.compare_fail = []  # else pytest-benchmark raises a usage error
+        status = UNANSWERED_STATUS
+    if session.exitstatus in (pytest.ExitCode.OK, UNANSWERED_STATUS) and status:
+        session.exitstatus = status
+
+
+def _compared_nothing_but_must(config: pytest.Config) -> bool:
+    benchmarks = config._benchmarksession  # type: ignore[attr-defined]
+    demanded = "baseline" in config.option.fuseproof_require.split(",") or config.option.benchmark_compare_fail
+    return bool(demanded and benchmarks.benchmarks and not any(benchmarks.compared_mapping.values()))

@@ -1,0 +1,78 @@
+"""Parity in both environments, at once where there are two GPUs: what came of it is kept beside the pairs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from fuseproof.processes import side_by_side
+from fuseproof.upgrade.asked import Asked
+from fuseproof.upgrade.bank import Bank
+from fuseproof.upgrade.environment import Examined
+from fuseproof.upgrade.lanes import VISIBLE, lanes
+from fuseproof.upgrade.parity_change import ParityChange, compare
+from fuseproof.upgrade.parity_run import SCHEMA, ParityRun, measure_parity, read_run
+
+__all__ = ["parity"]
+
+
+def parity(
+    asked: Asked, bank: Bank, both: Sequence[Examined], workers: int, say: Callable[[str], None]
+) -> ParityChange:
+    """Return what changes of parity from the first environment to the second.
+
+    Args:
+        asked: which cases.
+        bank: where what came of them is kept.
+        both: old and new.
+        workers: processes that share the cases.
+        say: prints a line.
+
+    Raises:
+        UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest.
+        HistoryError: what is kept cannot be read or written.
+
+    """
+    devices = [lane.variables[VISIBLE] for lane in lanes(asked.gpus, os.environ.get(VISIBLE)) if lane.variables]
+    together = len(devices) >= len(both)
+    shares = [devices[number :: len(both)] if together else devices for number in range(len(both))]
+    runs = [
+        partial(_run, asked, bank, examined, workers, say, {VISIBLE: ",".join(share)} if share else {})
+        for examined, share in zip(both, shares, strict=True)
+    ]
+    old, new = side_by_side(runs) if together else [run(None) for run in runs]
+    return compare(old, new)
+
+
+def _run(
+    asked: Asked,
+    bank: Bank,
+    examined: Examined,
+    workers: int,
+    say: Callable[[str], None],
+    variables: Mapping[str, str],
+    stop: threading.Event | None,
+) -> ParityRun:
+    path = bank.beside(f"parity-{examined.name}")
+    if path.exists():
+        kept = read_run(path, f"parity in {examined.name}")
+        say(f"parity: {examined.name} environment: {kept.summary}, as kept in {bank.folder}")
+        return kept
+    run = measure_parity(
+        examined,
+        [str(asked.root / test) for test in asked.tests],
+        asked.keyword,
+        Path.cwd(),
+        workers,
+        say,
+        arguments=(f"--rootdir={asked.root}", *asked.arguments),
+        variables=variables,
+        stop=stop,
+    )
+    tests = {test: asdict(case) for test, case in run.cases.items()}
+    bank.keep(path, {"schema": SCHEMA, "finished": True, "seconds": round(run.seconds, 1), "tests": tests})
+    return run

@@ -93,7 +93,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     gpu.mark_root(os.environ)
     gpu.pin_worker(os.environ)
-    if "PYTEST_XDIST_WORKER" not in os.environ and all(map(machine.extension_file, machine.APEX_EXTENSIONS)):
+    probed = "PYTEST_XDIST_WORKER" not in os.environ and apex_probe.VOUCHED not in os.environ
+    if probed and all(map(machine.extension_file, machine.APEX_EXTENSIONS)):
         apex_probe.start(machine.APEX_EXTENSIONS)
         early_config.add_cleanup(apex_probe.abandon)
 

@@ -13,7 +13,7 @@ import pytest
 
 from fuseproof.cli import main
 
-DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TABLE = '[tool.fuseproof]\nhistory = "bench_history"\n[tool.pytest.ini_options]\naddopts = ["-p", "no:cacheprovider"]\n'
 # Real kernels and their checks; a call counts as 100 us, what it spins, and 0.1 % of noise between processes.
 CONFTEST = """
@@ -69,7 +69,7 @@ SLOWER = "layer_norm_fwd/spun/fp32/8x64"
 def environ():
     """The variables of a person's shell, in which `spun_kernels` can be imported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "FUSEPROOF_"))}
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(DOCS), *sys.path]))}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [str(EXAMPLES), *sys.path]))}
 
 
 def make_project(folder):
@@ -218,7 +218,7 @@ def test_what_was_there_and_what_was_found(course, project, environ):
     """The tool beside the kernels knows the true size of the slow-down, and finds it within 0.3 %."""
 
     def tool(*arguments):
-        command = [sys.executable, str(DOCS / "spun_kernels.py"), *arguments]
+        command = [sys.executable, str(EXAMPLES / "spun_kernels.py"), *arguments]
         return subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=True).stdout
 
     seen = re.finditer(r"^(\S+) .*error ([+-].*)%$", tool("found", "fuseproof-upgrade"), re.M)

@@ -1,14 +1,14 @@
 """Kernels that are slower by a known time: what `fuseproof upgrade` finds of it can be compared with what is there.
 
 Both arms spin after each call, one of them longer by what its variable SPUN_MORE_NS says; so kernels and launches are
-equal and the true size of the slow-down is known. With PYTHONPATH=docs:
+equal and the true size of the slow-down is known. With PYTHONPATH=docs/examples:
 
     fuseproof upgrade --from python --to python --to-env SPUN_MORE_NS='fp32/10m:1000000' -k spun --no-parity \
         --adam spun=spun_kernels:SpunAdam --layer-norm spun_norm=spun_kernels:SpunLayerNorm
 
 SPUN_MORE_NS names benchmarks by dtype and shape, as their keys do, and nanoseconds: `fp32/gpt2_small:15000
-bf16/8192x1024:600`. `python docs/spun_kernels.py more FOLDER 2` prints it for 2 % of what the kernels took in a
-finished comparison, `python docs/spun_kernels.py found FOLDER` what another one has found of what was there.
+bf16/8192x1024:600`. `python docs/examples/spun_kernels.py more FOLDER 2` prints it for 2 % of what the kernels took in a
+finished comparison, `python docs/examples/spun_kernels.py found FOLDER` what another one has found of what was there.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuseproof import gpu, machine
+from fuseproof import apex_probe, gpu, machine
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
 from fuseproof.order import Order
@@ -158,6 +158,7 @@ def _measure(arguments: argparse.Namespace, python: str, plants: Mapping[str, fl
         if status not in (0, 1) or not runs:
             raise SystemExit(f"{output[-3000:]}\nthe process ended with status {status} and measured nothing")
         document: dict[str, Any] = runs[0].document
+        apex_probe.vouch(document)
         return document
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseproof import gpu, machine
+from fuseproof import apex_probe, gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
 from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
 from fuseproof.run_file import NIGHT, night_fault
@@ -83,6 +83,7 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
                 words = _measure(root, night, asked)
             if count() == done:
                 raise ChildError(f"it ran to its end and saved nothing: {words}")
+            apex_probe.vouch(history.load(history.nights(slug)[night][-1]).document)
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except ChildError as error:

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fuseproof import junit, machine
+from fuseproof import apex_probe, junit, machine
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.confirming import Children
 from fuseproof.gate.ledger import Ledger
@@ -103,7 +103,9 @@ class Gate:
 
         """
         own = self.book.document(session.config)
-        self.tests = tests_by_key(own) if own is not None else {}
+        if own is not None:
+            self.tests = tests_by_key(own)
+            apex_probe.vouch(own)
         ledger = Ledger(self.book.history, machine.identify().slug)
         try:
             if session.config.option.collectonly or session.config.option.setuponly:

@@ -93,7 +93,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     gpu.mark_root(os.environ)
     gpu.pin_worker(os.environ)
-    if "PYTEST_XDIST_WORKER" not in os.environ and all(map(machine.extension_file, machine.APEX_EXTENSIONS)):
+    probed = "PYTEST_XDIST_WORKER" not in os.environ and apex_probe.VOUCHED not in os.environ
+    if probed and all(map(machine.extension_file, machine.APEX_EXTENSIONS)):
         apex_probe.start(machine.APEX_EXTENSIONS)
         early_config.add_cleanup(apex_probe.abandon)
 
@@ -112,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
     with PHASES.phase("imports"):
         from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
-        from fuseproof.parity import outcomes
+        from fuseproof.parity import deselected, outcomes
 
     if told := order.Order.take(os.environ):
         told.obey(config)
@@ -127,5 +128,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
     outcomes.record(config)
+    deselected.record(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

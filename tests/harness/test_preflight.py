@@ -194,6 +194,24 @@ def run_doctor(site, tmp_path):
 
 
 @pytest.fixture
+def examine(run_doctor, site):
+    """Returns the codes of what a process finds that was started with some fingerprints and has the one "mine"."""
+
+    def run(vouched):
+        run_doctor()  # writes torch and NVML
+        code = (
+            "import os; from fuseproof import machine, preflight; machine.fingerprint = lambda: 'mine'; "
+            "print([finding.code for finding in preflight.examine().findings], preflight.vouches())"
+        )
+        path = os.pathsep.join([str(site), str(Path(fuseproof.__file__).parents[1])])
+        command = [sys.executable, "-S", "-P", "-c", code]
+        environ = {**os.environ, "PYTHONPATH": path, apex_probe.VOUCHED: vouched}
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+
+    return run
+
+
+@pytest.fixture
 def doctor(run_doctor):
     """What the doctor says, read from its JSON."""
 
@@ -572,3 +590,37 @@ def test_reason_to_skip_apex(found, findings, expected):
     found(*findings)
 
     assert preflight.apex_missing_reason() == expected
+
+
+# --- what an earlier process has found --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("vouched", "codes"),
+    [
+        pytest.param("other,mine", "['gpu.ok', 'amp_C.ok', 'fused_layer_norm_cuda.ok'] mine", id="believed"),
+        pytest.param("other", "['gpu.ok', 'amp_C.broken', 'fused_layer_norm_cuda.ok'] None", id="other-software"),
+        pytest.param("", "['gpu.ok', 'amp_C.broken', 'fused_layer_norm_cuda.ok'] None", id="nobody"),
+    ],
+)
+def test_a_process_of_the_same_software_is_believed(examine, apex, vouched, codes):
+    """No child is started then: the extension that would kill it is not loaded at all."""
+    apex(amp_C="import os\nos.abort()")
+
+    assert examine(vouched).strip() == codes
+
+
+def test_the_doctor_believes_nobody(run_doctor, apex):
+    """Who asks how this machine is wants it looked at now."""
+    apex(amp_C="import os\nos.abort()")
+
+    assert run_doctor(**{apex_probe.VOUCHED: "anything"}).returncode == 21
+
+
+def test_a_run_vouches_for_those_after_it(monkeypatch):
+    """Once for each environment; a run without Apex vouches for nothing."""
+    monkeypatch.setenv(apex_probe.VOUCHED, "")
+    for block in ({"vouches": "a"}, {}, {"vouches": "b"}, {"vouches": "a"}):
+        apex_probe.vouch({"fuseproof": block})
+
+    assert os.environ[apex_probe.VOUCHED] == "a,b"

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fuseproof import apex_probe, junit, machine
+from fuseproof import junit, machine
 from fuseproof.bookkeeping import Bookkeeper
 from fuseproof.confirming import Children
 from fuseproof.gate.ledger import Ledger
@@ -105,7 +105,7 @@ class Gate:
         own = self.book.document(session.config)
         if own is not None:
             self.tests = tests_by_key(own)
-            apex_probe.vouch(own)
+            children.believe(own)
         ledger = Ledger(self.book.history, machine.identify().slug)
         try:
             if session.config.option.collectonly or session.config.option.setuponly:

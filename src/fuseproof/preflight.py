@@ -221,7 +221,7 @@ def _wrong_project(package: Path) -> str:
 
 def _probe_all(files: dict[str, Path]) -> Iterable[Finding]:
     """Load and run all extensions in one child; after one that fails, the rest in another."""
-    if apex_probe.VOUCHED in os.environ and machine.fingerprint() in os.environ[apex_probe.VOUCHED].split(","):
+    if apex_probe.VOUCHED in os.environ and machine.fingerprint() == os.environ[apex_probe.VOUCHED]:
         for name in files:
             yield Finding(f"{name}.ok", "ok", f"`{name}` has run in another process of the same software here.")
         return

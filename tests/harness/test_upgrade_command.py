@@ -189,6 +189,18 @@ def test_a_slower_kernel_is_found_and_nothing_else(course, project):
     assert said.splitlines().count(answer["sentence"]) == 1
 
 
+def test_a_pair_shares_its_order(course, project):
+    """Both processes of a pair run the same benchmarks in the same order, and another pair in another one."""
+    orders = []
+    for number in range(4):
+        paths = [project / "fuseproof-upgrade" / f"{number:04d}-{arm}.json" for arm in ("old", "new")]
+        old, new = ([each["fullname"] for each in json.loads(path.read_text())["benchmarks"]] for path in paths)
+        assert old == new
+        orders.append(old)
+    assert {6} == set(map(len, orders))
+    assert len(set(map(tuple, orders))) > 1
+
+
 def test_all_files_are_written(course, project):
     """Markdown and HTML say what is slower."""
     for kind in ("markdown", "html"):

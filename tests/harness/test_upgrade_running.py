@@ -14,6 +14,7 @@ from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
 from fuseproof.upgrade import lanes as lanes_module
 from fuseproof.upgrade.bank import Bank
+from fuseproof.upgrade.child import Child
 from fuseproof.upgrade.environment import Environment
 from fuseproof.upgrade.lanes import Lane, lanes
 from fuseproof.upgrade.plan import UpgradePlan
@@ -139,6 +140,53 @@ def test_failed_tests_are_collected_again(runner, bank, book):
     child.measure = lambda *call: {**(found := measure(*call)), "upgrade": {**found["upgrade"], "failed": True}}
     runner(child, undecided=still(until=4)).run()
     assert {()} == {call.tests for call in child.calls}
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def child_of(tmp_path):
+    """Return a function that measures with an interpreter which does what a shell script says."""
+
+    def measure(script):
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        child = Child(PLAN, tmp_path, tmp_path)
+        return child.measure(Environment("old", str(python)), (), "seed", {"K": "gpu"}, threading.Event())
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "said"),
+    [
+        ("echo 'INTERNALERROR> boom'; exit 3", ChildError, "old: it ended with status 3: INTERNALERROR> boom"),
+        ("echo torch >&2; kill -SEGV $$", ChildError, "old: it was killed by SIGSEGV"),
+        ("echo 'ERROR: no such option'; exit 4", ConfigError, "old: pytest refuses: no such option"),
+        ("exit 5", ConfigError, "old: no benchmark is selected by tests"),
+        ("exit 2", ChildError, "old: it ended with status 2: it said nothing"),
+    ],
+)
+def test_a_process_that_measures_nothing(child_of, script, error, said):
+    """What can be mended on the command line is a mistake; all else is a crash, which is tried again."""
+    with pytest.raises(error) as caught:
+        child_of(script)
+    assert said in str(caught.value)
+
+
+def test_all_tests_failed_or_skipped(child_of):
+    """Ran to its end with nothing measured: no error, and the reason is kept, for the other environment may have it."""
+    found = child_of("echo '6 failed'; exit 1")
+    assert (found["benchmarks"], found["upgrade"]["nothing"], found["upgrade"]["failed"]) == ([], "6 failed", True)
+
+
+def test_what_a_process_is_told(child_of, tmp_path):
+    """The tests, the options, one process, the repository; its GPU, besides the environment's own variables."""
+    child_of(f'echo "$K $@" > {tmp_path}/told; exit 1')
+    told = (tmp_path / "told").read_text().strip()
+    assert f"gpu -m pytest {tmp_path}/tests --rootdir={tmp_path} -n0 -p no:cacheprovider" == told
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------

@@ -282,8 +282,9 @@ def test_a_child_that_measures_leaves_its_parent_s_file_alone(pytester, monkeypa
     (pytester.path / "parity.json").write_text("the parent's")
     for name, value in Order(tmp_path, ()).given().items():
         monkeypatch.setenv(name, value)
-    run(pytester, status=0)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--fuseproof-parity-json=parity.json")
 
+    assert result.ret == 0, result.stdout.str()
     assert (pytester.path / "parity.json").read_text() == "the parent's"
 
 

@@ -7,8 +7,8 @@ equal and the true size of the slow-down is known. With PYTHONPATH=docs/examples
         --adam spun=spun_kernels:SpunAdam --layer-norm spun_norm=spun_kernels:SpunLayerNorm
 
 SPUN_MORE_NS names benchmarks by dtype and shape, as their keys do, and nanoseconds: `fp32/gpt2_small:15000
-bf16/8192x1024:600`. `python docs/examples/spun_kernels.py more FOLDER 2` prints it for 2 % of what the kernels took in a
-finished comparison, `python docs/examples/spun_kernels.py found FOLDER` what another one has found of what was there.
+bf16/8192x1024:600`. `python docs/examples/spun_kernels.py more FOLDER 2` prints it for 2 % of what the kernels took in
+a finished comparison, and `python docs/examples/spun_kernels.py found FOLDER` what another one has found of it.
 """
 
 from __future__ import annotations

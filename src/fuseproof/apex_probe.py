@@ -1,6 +1,8 @@
 """Load Apex's extensions and run each once, in a child process: a broken extension may kill it.
 
-The child takes as long as importing torch and starting CUDA; `start` lets it run while the parent does the same.
+The child takes as long as importing torch and starting CUDA, some seconds; `start` lets it run while the parent does
+the same. One child is enough for all workers of a session (`SHARED`), and for all processes that measure one after the
+other in one environment (`vouched_by`).
 """
 
 from __future__ import annotations
@@ -11,17 +13,31 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["abandon", "outcome", "probe", "start"]
+__all__ = ["SHARED", "VOUCHED", "abandon", "join", "outcome", "probe", "start", "vouched_by"]
+
+VOUCHED: Final = "FUSEPROOF_VOUCHED"
+"""The environment variable with the fingerprint (`machine.fingerprint`) of a process in which Apex has run."""
+
+SHARED: Final = "FUSEPROOF_APEX_PROBE"
+"""The environment variable by which workers of pytest-xdist find the file that their controller's child is told in."""
 
 # The first import of torch from a cold network disk takes a minute.
 _TIMEOUT_S: Final = 180
+_LOOK_S: Final = 0.02  # between two looks for the controller's file
 _EVENT: Final = "fuseproof-probe:"
 
-_started: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
+Told = tuple[dict[str, list[str]], str]
+
+_started: dict[tuple[str, ...], _Child] = {}
+_shared: list[Path] = []  # where the controller of this worker tells, once
 
 
 def probe(names: Sequence[str]) -> None:
@@ -67,32 +83,104 @@ def _tiny_layer_norm() -> None:
 _TINY_CALLS: Final = {"amp_C": _tiny_adam, "fused_layer_norm_cuda": _tiny_layer_norm}
 
 
-def start(names: Sequence[str]) -> None:
-    """Begin to probe these extensions; `outcome` of the same names waits for the result."""
-    _started[tuple(names)] = _spawn(names)
+class _Child:
+    """A child that probes, and the thread that waits for it.
+
+    Args:
+        names: the extensions.
+        shared: file to write the outcome to, for others; None for nobody.
+
+    """
+
+    def __init__(self, names: Sequence[str], shared: Path | None = None) -> None:
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)  # it finds modules where this one does
+        command = [sys.executable, "-P", "-c", f"from fuseproof.apex_probe import probe; probe({list(names)})"]
+        self._process = subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._told: Future[Told] = Future()
+        self._thread = threading.Thread(target=self._wait, args=(list(names), shared), daemon=True)
+        self._thread.start()
+
+    def told(self) -> Told:
+        """Wait for the outcome."""
+        return self._told.result()
+
+    def end(self) -> None:
+        """End it: nobody asks any more."""
+        self._process.kill()
+        self._thread.join()
+
+    def _wait(self, names: list[str], shared: Path | None) -> None:
+        told = _read(self._process)
+        self._told.set_result(told)
+        if shared is not None:
+            with suppress(OSError):  # a worker that finds no file asks a child of its own
+                temporary = shared.with_suffix(".tmp")
+                temporary.write_text(json.dumps([names, *told]), encoding="utf-8")
+                temporary.rename(shared)
+
+
+def start(names: Sequence[str], shared: Path | None = None) -> None:
+    """Begin to probe these extensions; `outcome` of the same names waits for the result.
+
+    Args:
+        names: the extensions.
+        shared: file in which the outcome is told to workers that are started from now on.
+
+    """
+    if shared is not None:
+        os.environ[SHARED] = str(shared)
+    _started[tuple(names)] = _Child(names, shared)
+
+
+def join(environ: MutableMapping[str, str]) -> bool:
+    """Take the file that a controller tells in out of a worker's environment: what it starts is no worker."""
+    if path := environ.pop(SHARED, None):
+        _shared[:] = [Path(path)]
+    return bool(path)
+
+
+def vouched_by(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variable that lets a later process of the same environment believe this run, in which Apex has run.
+
+    It does if hardware and software are the same, down to the bytes of Apex's extensions.
+    """
+    fingerprint = document.get("fuseproof", {}).get("vouches")
+    return {VOUCHED: fingerprint} if fingerprint else {}
 
 
 def abandon() -> None:
     """End children whose outcome nobody asked for."""
+    os.environ.pop(SHARED, None)
     while _started:
-        _, child = _started.popitem()
-        with child:
-            child.kill()
+        _started.popitem()[1].end()
 
 
-def _spawn(names: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start `probe` in a child that finds modules where this process does."""
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    command = [sys.executable, "-P", "-c", f"from fuseproof.apex_probe import probe; probe({list(names)})"]
-    return subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-
-
-def outcome(names: Sequence[str]) -> tuple[dict[str, list[str]], str]:
+def outcome(names: Sequence[str]) -> Told:
     """Return what `probe` told of these extensions, and why it got no further."""
-    with _started.pop(tuple(names), None) or _spawn(names) as child:
-        timed_out = False
+    return _from_controller(names) or (_started.pop(tuple(names), None) or _Child(names)).told()
+
+
+def _from_controller(names: Sequence[str]) -> Told | None:
+    """Wait for what the controller's child told of these extensions; None where it tells nothing, or of others."""
+    if not _shared:
+        return None
+    path = _shared.pop()
+    end_s = time.monotonic() + _TIMEOUT_S
+    while not path.exists() and path.parent.exists() and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    try:
+        asked, told, failure = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return (told, failure) if asked == list(names) else None
+
+
+def _read(child: subprocess.Popen[bytes]) -> Told:
+    """Wait for a child and return what it told, and why it got no further."""
+    timed_out = False
+    with child:
         try:
             out, err = child.communicate(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -155,6 +155,7 @@ class Bookkeeper:
             "host": here.host_id,
             "software": machine.inventory(),
             "settings": machine.settings(),
+            **({"vouches": vouches} if (vouches := preflight.vouches()) else {}),
             **measured,
         }
 

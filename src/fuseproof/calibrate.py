@@ -10,11 +10,11 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fuseproof import gpu, machine
+from fuseproof import apex_probe, gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
 from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
 from fuseproof.run_file import NIGHT, night_fault
@@ -73,6 +73,7 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     asked = arguments.arguments[arguments.arguments[:1] == ["--"] :]
     progress = Progress(lambda line: print(line, flush=True), f"calibrating night {night}")
     status = done = 0
+    vouched: dict[str, str] = {}
 
     def count() -> int:
         return len(history.nights(slug).get(night, []))
@@ -80,9 +81,10 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     try:
         while (done := count()) < arguments.n:
             with progress.step(done + 1, arguments.n):
-                words = _measure(root, night, asked)
+                words = _measure(root, {NIGHT: night, **vouched}, asked)
             if count() == done:
                 raise ChildError(f"it ran to its end and saved nothing: {words}")
+            vouched = apex_probe.vouched_by(history.load(history.nights(slug)[night][-1]).document)
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except ChildError as error:
@@ -96,10 +98,10 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     return status
 
 
-def _measure(root: Path, night: str, arguments: Sequence[str]) -> str:
+def _measure(root: Path, environ: Mapping[str, str], arguments: Sequence[str]) -> str:
     """Run one process to its end and return its last words."""
     command = [sys.executable, "-m", "pytest", *arguments, "--benchmark-autosave", "--fuseproof-gate=off"]
-    status, output = run_process(command, root, {NIGHT: night}, _LIMIT_S)
+    status, output = run_process(command, root, environ, _LIMIT_S)
     if status not in _TESTS_RAN:
         raise ChildError(f"{ending(status)}: {last_words(output)}")
     if status:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fuseproof import __version__, calibrate, nightly, preflight
+from fuseproof import __version__, apex_probe, calibrate, nightly, preflight
 from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
 from fuseproof.upgrade import command as upgrade
 from fuseproof.upgrade import versus
@@ -59,6 +59,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if unknown := sorted(set(required) - {"cuda", "apex"}):
         print(f"fuseproof doctor: --require={unknown[0]}: known are apex, cuda.", file=sys.stderr)
         return USAGE_ERROR
+    os.environ.pop(apex_probe.VOUCHED, None)  # the doctor looks for himself
     report = preflight.examine()
     print(report.to_json() if arguments.json else f"{report.header_line()}\n{report.to_text()}")
     unmet = preflight.unmet(required)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fuseproof import apex_probe
 from fuseproof.history import History, HistoryError
 from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
@@ -35,6 +36,7 @@ class Children:
         nodes: by test id: what to give to pytest to run this test alone.
         machine: the folder name of this machine in a history.
         session_s: how long the session has taken so far.
+        vouched: by interpreter: the variable that spares later processes a look at Apex.
 
     """
 
@@ -43,6 +45,7 @@ class Children:
     nodes: Mapping[str, str]
     machine: str
     session_s: float
+    vouched: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, session: pytest.Session, machine: str, session_s: float) -> Children:
@@ -52,6 +55,10 @@ class Children:
             item.nodeid: f"{item.path}{item.nodeid[len(item.nodeid.partition('::')[0]) :]}" for item in session.items
         }
         return cls(tuple(map(str, invocation.args)), invocation.dir, nodes, machine, session_s)
+
+    def believe(self, document: Mapping[str, Any], python: str = sys.executable) -> None:
+        """Let later processes with this interpreter believe what a run says of Apex."""
+        self.vouched[python] = apex_probe.vouched_by(document)
 
     def measure(
         self,
@@ -81,12 +88,14 @@ class Children:
             order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plants or {})
             command = [python, "-m", "pytest", *self.arguments]
             limit_s = max(_LEAST_LIMIT_S, 10 * self.session_s)
-            status, output = run_process(command, self.folder, {**(environ or {}), **order.given()}, limit_s)
+            variables = {**(environ or {}), **self.vouched.get(python, {}), **order.given()}
+            status, output = run_process(command, self.folder, variables, limit_s)
             try:
                 runs, set_aside = History(Path(storage)).newest(self.machine)
             except HistoryError as error:
                 raise ChildError(f"{ending(status)}: {error}") from None
             if runs and status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                self.believe(runs[0].document, python)
                 return runs[0].document
             words = set_aside[0].reason if set_aside else last_words(output)
             raise ChildError(f"{ending(status)}: {words}")

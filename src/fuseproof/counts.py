@@ -21,6 +21,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fuseproof.clock import Call, Clock, DeviceClock
+from fuseproof.phases import PHASES
 
 __all__ = [
     "Counts",
@@ -137,11 +138,13 @@ def _profile(activities: list[ProfilerActivity], body: Callable[[], None], memor
     with warnings.catch_warnings():
         # torch 2.11 says at every profile after the first that it forgets the events of the one before.
         warnings.filterwarnings("ignore", message="Warning: Profiler clears events", category=UserWarning)
-        with profile(activities=activities, profile_memory=memory) as profiler:
-            body()
-    return profiler.profiler.kineto_results.events()
+        with PHASES.phase("starting and stopping the profiler"):
+            with profile(activities=activities, profile_memory=memory) as profiler, PHASES.phase("profiled rounds"):
+                body()
+            return profiler.profiler.kineto_results.events()
 
 
+@PHASES.phase("reading profiles")
 def _take_apart(events: Any) -> _Trace:
     host: list[tuple[int, int, str]] = []
     device: list[tuple[int, int, str]] = []

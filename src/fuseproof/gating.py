@@ -103,7 +103,9 @@ class Gate:
 
         """
         own = self.book.document(session.config)
-        self.tests = tests_by_key(own) if own is not None else {}
+        if own is not None:
+            self.tests = tests_by_key(own)
+            children.believe(own)
         ledger = Ledger(self.book.history, machine.identify().slug)
         try:
             if session.config.option.collectonly or session.config.option.setuponly:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -157,6 +158,11 @@ def inventory() -> dict[str, str]:
     if (liger := _version("liger-kernel")) != ABSENT:
         versions["liger-kernel"] = liger
     return versions
+
+
+def fingerprint() -> str:
+    """A hash of hardware and software: what has run in one process of this fingerprint runs in another."""
+    return hashlib.sha256(json.dumps([identify().slug, inventory()], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _version(*distributions: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import statistics
@@ -20,6 +19,7 @@ from fuseproof import counts, gpu, preflight
 from fuseproof.channel import Channel, fastest_channel
 from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
+from fuseproof.garbage import Garbage
 from fuseproof.phases import PHASES
 from fuseproof.planting import measure_plant
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
@@ -109,6 +109,7 @@ class Measurements:
         self.pending: list[_Pending] = []
         self.interval_constant_ns: float | None = None
         self.channel: Channel | None = None
+        self._garbage = Garbage()
 
     @cached_property
     def ceilings(self) -> Ceilings:
@@ -122,11 +123,7 @@ class Measurements:
                 torch.cuda.synchronize()
             torch.cuda.set_stream(self.channel.stream)  # for the session: building, checking and timing alike
         with PHASES.phase("ceilings"):
-            ceilings = measure_ceilings(self.device)
-        # What lives now (torch, pytest, the collected tests) stays; looking through it at every collection takes 0.1 s.
-        gc.collect()
-        gc.freeze()
-        return ceilings
+            return measure_ceilings(self.device)
 
     def to_json(self) -> dict[str, Any]:
         """Return what a run's file says of the machine as measured: ceilings, stream, the device clock's constant."""
@@ -159,9 +156,9 @@ class Measurements:
     def _measure(self, plan: Plan, benchmark: BenchmarkFixture) -> None:
         __tracebackhide__ = True
         ceilings = self.ceilings
-        clock = self._clock(plan)
         with PHASES.phase("building"):
             subject, peak_bytes = self._peak(plan)
+        clock = self._clock(plan)  # it waits for the device, which is still being heated while the first one is built
         with PHASES.phase("checking"):
             subject.check()
         with PHASES.phase("warming up"):
@@ -230,7 +227,8 @@ class Measurements:
         return subject, torch.cuda.memory_stats(self.device)["requested_bytes.all.peak"] - before
 
     def _settle(self) -> None:
-        gc.collect()
+        with PHASES.phase("collecting garbage"):
+            self._garbage.collect()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

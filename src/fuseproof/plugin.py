@@ -7,6 +7,8 @@ Installed in somebody else's repository it changes nothing, and imports no torch
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -93,9 +95,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     gpu.mark_root(os.environ)
     gpu.pin_worker(os.environ)
-    if "PYTEST_XDIST_WORKER" not in os.environ and all(map(machine.extension_file, machine.APEX_EXTENSIONS)):
-        apex_probe.start(machine.APEX_EXTENSIONS)
-        early_config.add_cleanup(apex_probe.abandon)
+    believes = apex_probe.join(os.environ) or apex_probe.VOUCHED in os.environ
+    if not believes and all(map(machine.extension_file, machine.APEX_EXTENSIONS)):
+        folder = tempfile.TemporaryDirectory(prefix="fuseproof-", ignore_cleanup_errors=True)
+        early_config.add_cleanup(folder.cleanup)
+        early_config.add_cleanup(apex_probe.abandon)  # before its folder goes
+        apex_probe.start(machine.APEX_EXTENSIONS, Path(folder.name) / "apex.json")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads the options that are taken over here
@@ -112,7 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
     with PHASES.phase("imports"):
         from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
-        from fuseproof.parity import outcomes
+        from fuseproof.parity import deselected, outcomes
 
     if told := order.Order.take(os.environ):
         told.obey(config)
@@ -127,5 +132,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
     outcomes.record(config)
+    deselected.record(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

@@ -23,7 +23,8 @@ __all__ = [
     "tf32_products",
 ]
 
-_PREHEAT_S = {"cuda": 2.0, "cpu": 0.5}
+_CEILINGS_S = {"cuda": 1.0, "cpu": 0.5}  # of measuring, which heats as well
+_HEAT_S = 1.0  # more of heat alone, while the host goes on: what the first optimizer imports takes longer than that
 _COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}  # both beyond any cache
 _MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
 _PRECISIONS = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32", "bf16")}
@@ -129,11 +130,12 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     """Heat the machine for about 2 s (CPU: 0.5 s) with copies and matrix products of random data, and time them.
 
     Random data, since zeros run faster than any real input does. The products also run backward once, so that the
-    workspaces of the matrix library exist before any benchmark reads the memory in use.
+    workspaces of the matrix library exist before any benchmark reads the memory in use. A GPU's second half is queued
+    on the current stream: whoever waits for that stream waits for the heat.
     """
     generator = torch.Generator(device).manual_seed(0)
     precisions = _PRECISIONS[device.type]
-    share = _PREHEAT_S[device.type] / (1 + len(precisions))
+    share = _CEILINGS_S[device.type] / (1 + len(precisions))
     source = torch.empty(_COPY_BYTES[device.type] // 4, device=device).normal_(generator=generator)
     target = torch.empty_like(source)
     copy_s = _median_s(partial(target.copy_, source), share, device)
@@ -148,6 +150,10 @@ def measure_ceilings(device: torch.device) -> Ceilings:
         with tf32_products(name == "tf32"):
             rates[name] = 2 * side**3 / _median_s(partial(torch.mm, a, b, out=out), share, device)
         _grow_workspaces(a[:256, :256], b[:256, :256])
+    if device.type == "cuda":
+        a, b, out = (torch.empty(side, side, device=device).normal_(generator=generator) for _ in range(3))
+        for _ in range(round(_HEAT_S * rates["fp32"] / (2 * side**3))):
+            torch.mm(a, b, out=out)
     return Ceilings(copy_rate, MappingProxyType(rates))
 
 

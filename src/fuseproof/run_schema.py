@@ -28,6 +28,7 @@ _BLOCK_OPTIONS = {
     "cpu_model": str,
     "power_limit_w": float | int | None,
     "software": dict,
+    "vouches": str,
 }
 _RECORD_OPTIONS = {"invalid": list, "gpu": dict | None, "kernels_hash": str}
 # What the tables of `pytest-benchmark compare` read; without one of them the command ends in a traceback.

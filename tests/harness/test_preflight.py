@@ -194,6 +194,24 @@ def run_doctor(site, tmp_path):
 
 
 @pytest.fixture
+def examine(run_doctor, site):
+    """Returns the codes of what a process finds that was started with some fingerprints and has the one "mine"."""
+
+    def run(vouched):
+        run_doctor()  # writes torch and NVML
+        code = (
+            "import os; from fuseproof import machine, preflight; machine.fingerprint = lambda: 'mine'; "
+            "print([finding.code for finding in preflight.examine().findings], preflight.vouches())"
+        )
+        path = os.pathsep.join([str(site), str(Path(fuseproof.__file__).parents[1])])
+        command = [sys.executable, "-S", "-P", "-c", code]
+        environ = {**os.environ, "PYTHONPATH": path, apex_probe.VOUCHED: vouched}
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+
+    return run
+
+
+@pytest.fixture
 def doctor(run_doctor):
     """What the doctor says, read from its JSON."""
 
@@ -572,3 +590,95 @@ def test_reason_to_skip_apex(found, findings, expected):
     found(*findings)
 
     assert preflight.apex_missing_reason() == expected
+
+
+# --- what an earlier process has found --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("vouched", "codes"),
+    [
+        pytest.param("mine", "['gpu.ok', 'amp_C.ok', 'fused_layer_norm_cuda.ok'] mine", id="believed"),
+        pytest.param("other", "['gpu.ok', 'amp_C.broken', 'fused_layer_norm_cuda.ok'] None", id="other-software"),
+        pytest.param("", "['gpu.ok', 'amp_C.broken', 'fused_layer_norm_cuda.ok'] None", id="nobody"),
+    ],
+)
+def test_a_process_of_the_same_software_is_believed(examine, apex, vouched, codes):
+    """No child is started then: the extension that would kill it is not loaded at all."""
+    apex(amp_C="import os\nos.abort()")
+
+    assert examine(vouched).strip() == codes
+
+
+def test_the_doctor_believes_nobody(run_doctor, apex):
+    """Who asks how this machine is wants it looked at now."""
+    apex(amp_C="import os\nos.abort()")
+
+    assert run_doctor(**{apex_probe.VOUCHED: "anything"}).returncode == 21
+
+
+def test_a_run_vouches_for_those_after_it():
+    """By a variable of theirs; a run without Apex vouches for nothing."""
+    assert apex_probe.vouched_by({"fuseproof": {"vouches": "a"}}) == {apex_probe.VOUCHED: "a"}
+    assert apex_probe.vouched_by({"fuseproof": {}}) == apex_probe.vouched_by({"benchmarks": []}) == {}
+
+
+@pytest.fixture
+def _worker():
+    """Leave nothing of a controller behind in this process."""
+    yield
+    apex_probe.join({apex_probe.SHARED: "/nowhere/apex.json"})
+    apex_probe.outcome(())  # forgets it
+
+
+@pytest.mark.usefixtures("_worker")
+def test_a_worker_hears_of_its_controllers_child(tmp_path, monkeypatch):
+    """One child for all of a session's workers, whatever it found; of other extensions a worker asks its own."""
+    names = ["no_such_extension"]
+    shared = tmp_path / "apex.json"
+    apex_probe.start(names, shared)
+    environ = {apex_probe.SHARED: os.environ[apex_probe.SHARED]}
+    assert apex_probe.join(environ)
+    assert environ == {}  # what a worker starts is no worker of this controller
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", pytest.fail)
+        heard = apex_probe.outcome(names)
+    assert heard[0]["error"] == ["ModuleNotFoundError: No module named 'no_such_extension'"]
+    assert heard == apex_probe.outcome(names)  # the controller's own
+    apex_probe.abandon()
+    assert apex_probe.SHARED not in os.environ
+
+    shared.write_text(json.dumps([["others"], {}, "nothing"]))
+    assert apex_probe.join({apex_probe.SHARED: str(shared)})
+    assert apex_probe.outcome(names) == heard
+
+
+@pytest.mark.usefixtures("_worker")
+def test_a_worker_whose_controller_is_gone_asks_itself(tmp_path):
+    """With its folder goes the hope for its file."""
+    assert apex_probe.join({apex_probe.SHARED: str(tmp_path / "gone" / "apex.json")})
+    assert apex_probe.outcome(["no_such_extension"])[0]["loaded"] == []
+
+
+def test_a_session_with_workers_asks_one_child(tmp_path, site, apex):
+    """Importing torch and starting CUDA takes it some seconds; each worker would wait for a child of its own."""
+    log = tmp_path / "loaded"
+    apex(amp_C=f"open({str(log)!r}, 'a').write('x')")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text("[tool.fuseproof]\n")
+    (project / "test_it.py").write_text(
+        "import pytest\nfrom fuseproof import preflight\n\n"
+        "@pytest.mark.parametrize('number', range(4))\ndef test_it(number):\n"
+        "    assert 'amp_C.ok' in [finding.code for finding in preflight.examine().findings]\n"
+    )
+    path = os.pathsep.join([str(Path(fuseproof.__file__).parents[1]), str(site)])
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "each", "-p", "no:cacheprovider"]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    ended = subprocess.run(
+        command, cwd=project, env={**environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stdout
+    assert "8 passed" in ended.stdout
+    assert log.read_text() == "x"

@@ -94,7 +94,7 @@ def test_no_rate_without_a_formula():
 @pytest.fixture
 def quick(monkeypatch):
     """A short preheat over small operands."""
-    monkeypatch.setattr(roofline, "_PREHEAT_S", {"cpu": 0.03})
+    monkeypatch.setattr(roofline, "_CEILINGS_S", {"cpu": 0.03})
     monkeypatch.setattr(roofline, "_COPY_BYTES", {"cpu": 2**22})
     monkeypatch.setattr(roofline, "_MATRIX_SIDE", {"cpu": 256})
 

@@ -168,7 +168,7 @@ def test_finished_pairs_are_used_again(course):
     first = course["terminated"][3]
     assert first == {name: files[name] for name in first}
     assert len(files) == 8
-    assert "1 finished pairs in fuseproof-upgrade are used" in said
+    assert "finished before and used: 1; to measure anew, delete fuseproof-upgrade" in said
 
 
 def test_a_slower_kernel_is_found_and_nothing_else(course, project):
@@ -201,7 +201,7 @@ def test_nothing_is_left_to_measure(course, project, environ):
     """The same command once more starts no process, and says the same."""
     command = Command(project, environ, "upgrade", *ARGUMENTS, *COMMON)
     assert command.end() == 20, command.said
-    assert "4 finished pairs" in command.said
+    assert "finished before and used: 4" in command.said
     assert "pair 1" not in command.said
     assert course["finished"][3] == kept(project)
 

@@ -6,10 +6,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fuseproof import apex_probe
 from fuseproof.history import History
 from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
@@ -35,6 +36,7 @@ class Child:
         root: the repository, whose pyproject.toml configures fuseproof; ids of tests start there.
         folder: where they run: the user's working directory, where their kernels are imported from.
         longest_s: how long the longest has taken.
+        vouched: by environment: the variable that spares later processes a look at Apex.
 
     """
 
@@ -42,6 +44,7 @@ class Child:
     root: Path
     folder: Path
     longest_s: float | None = None
+    vouched: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def measure(
         self,
@@ -73,7 +76,12 @@ class Child:
         with folder as storage:
             nodes = tuple(f"{self.root / path}{''.join(rest)}" for path, *rest in (t.partition("::") for t in tests))
             order = Order(Path(storage), nodes, seed=seed, candidates=self.plan.candidates)
-            variables = {**environment.variables, **variables, **order.given()}
+            variables = {
+                **environment.variables,
+                **self.vouched.get(environment.name, {}),
+                **variables,
+                **order.given(),
+            }
             begun_s = time.monotonic()
             status, output = run_process(
                 [environment.python, *self._arguments()], self.folder, variables, limit_s, stop=stop
@@ -81,6 +89,7 @@ class Child:
             seconds = time.monotonic() - begun_s
             document = self._document(environment.name, status, output, Path(storage))
         self.longest_s = max(seconds, self.longest_s or 0.0)
+        self.vouched[environment.name] = apex_probe.vouched_by(document)
         block: dict[str, Any] = {"seconds": round(seconds, 2), "failed": status != 0}
         if status or not document["benchmarks"]:
             block["nothing" if not document["benchmarks"] else "failures"] = last_words(output)

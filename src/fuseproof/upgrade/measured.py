@@ -63,7 +63,7 @@ def measure(
 
     """
     if kept := len(bank.trials()):
-        say(f"{kept} finished pairs in {bank.folder} are used; delete it to measure anew")
+        say(f"finished before and used: {kept}; to measure anew, delete {bank.folder}")
     places = lanes(asked.gpus, os.environ.get(VISIBLE))
     runner = Runner(
         bank,

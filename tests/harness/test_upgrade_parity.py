@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fuseproof.order import Order
 from fuseproof.upgrade.environment import Environment, Examined, UpgradeError
 from fuseproof.upgrade.parity_change import GROWTH, CaseChange, Growth, ParityChange, compare
 from fuseproof.upgrade.parity_run import Case, ParityRun, measure_parity, read_run
@@ -272,6 +273,19 @@ def test_a_session_that_crashes_leaves_no_older_file(pytester):
 
     assert result.ret == 9
     assert not (pytester.path / "parity.json").exists()
+
+
+def test_a_child_that_measures_leaves_its_parent_s_file_alone(pytester, monkeypatch, tmp_path):
+    """It has the command line of the session that confirms its suspects, and this option with it."""
+    pytester.makepyprojecttoml(TOML)
+    pytester.makepyfile(test_ended=ENDED.format(first="pass"))
+    (pytester.path / "parity.json").write_text("the parent's")
+    for name, value in Order(tmp_path, ()).given().items():
+        monkeypatch.setenv(name, value)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--fuseproof-parity-json=parity.json")
+
+    assert result.ret == 0, result.stdout.str()
+    assert (pytester.path / "parity.json").read_text() == "the parent's"
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(pytester):

@@ -26,6 +26,7 @@ from fuseproof.parity import summary
 from fuseproof.parity.deselected import DESELECTED
 from fuseproof.phases import PHASES
 from fuseproof.selection import is_timed
+from fuseproof.terminal import end_dots, say
 from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
@@ -162,7 +163,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         raise
     measurements = item.config.stash.get(MEASUREMENTS, None)
     if measurements is not None and measurements.pending and not is_timed(nextitem):
-        _say(item.config, f"profiling {len(measurements.pending)} benchmarks once more for their counts")
+        say(item.config, f"profiling {len(measurements.pending)} benchmarks once more for their counts")
         with PHASES.phase("profiler passes"):
             for nodeid, error in measurements.profile_pending():
                 if error is not None:
@@ -194,14 +195,6 @@ def _parity(config: pytest.Config) -> summary.Tally:
     records = {fixture: list(each.values()) for fixture, each in config.stash[CANDIDATES].items()}
     deselected = config.stash.get(DESELECTED, set())
     return summary.tally(reporter.stats if reporter else {}, records, deselected)
-
-
-def _say(config: pytest.Config, progress: str) -> None:
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and config.get_verbosity() >= 0:
-        reporter.ensure_newline()
-        reporter.write_line(f"fuseproof: {progress}")
-        reporter.flush()  # else a pipe shows it when all is over
 
 
 def _forget(config: pytest.Config, nodeid: str) -> None:
@@ -267,7 +260,8 @@ def _judge_and_save(session: pytest.Session) -> None:
         book.selection.narrowed.append("ended early")
     if book.gated:
         children = Children.of(session, machine.identify().slug, time.monotonic() - config.stash[_BEGUN_S])
-        gate.finish(session, children, partial(_say, config))
+        end_dots(config)
+        gate.finish(session, children, partial(say, config))
     elif book.asked.label is not None:
         try:
             book.save(book.document(config))

@@ -983,7 +983,9 @@ def test_fresh_processes_find_nothing_where_nothing_is(fresh: Project) -> None:
     text = fresh.run()
     assert dict.fromkeys("abcdefgh", "PASS") == fresh.outcomes()
     assert fresh.processes == 3
-    assert "controls: a slow-down planted on op/" in text
+    said = [line for line in text.splitlines() if "controls: a slow-down planted on op/" in line]
+    assert said
+    assert all(line.startswith("fuseproof: ") for line in said)  # each a line of its own
     (plant,) = (control for control in fresh.gate()["controls"] if control["name"] == "plant")
     assert plant["passed"]
     assert len(fresh.files) == 9  # children save nothing

@@ -55,6 +55,8 @@ def _spin(device: torch.device, what: str) -> None:
 class SpunAdam(torch.optim.Adam):
     """torch's Adam and a spin."""
 
+    fuseproof_dtypes = ("fp32",)  # as torch's it rounds after each operation, which half precision does not bear
+
     def __init__(
         self,
         params: Any,

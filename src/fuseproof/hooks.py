@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from fuseproof.gating import Gate
 from fuseproof.history import HistoryError
 from fuseproof.order import Order
 from fuseproof.parity import summary
-from fuseproof.parity.cases import Place
+from fuseproof.parity.deselected import DESELECTED
 from fuseproof.phases import PHASES
 from fuseproof.selection import is_timed
 from fuseproof.terminal import end_dots, say
@@ -33,9 +32,8 @@ from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 GATE = pytest.StashKey[Gate]()
 ORDER = pytest.StashKey[Order]()
-_DESELECTED = pytest.StashKey[set[Place]]()
-_DESELECTED_HERE = "fuseproof_deselected"  # in what a worker sends at its end
 _BEGUN_S = pytest.StashKey[float]()
+_NOT_ANSWERED = 21
 CANDIDATES = pytest.StashKey[Mapping[str, Mapping[str, Any]]]()
 
 
@@ -142,22 +140,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Note what the command line leaves out: a benchmark that was not asked for is not missing, a case is no hole."""
+    """Note which benchmarks the command line leaves out: what was not asked for is not missing."""
     if items:
-        config = items[0].config
-        config.stash[BOOKKEEPER].selection.leave_out(items)
-        if config.option.fuseproof_coverage:
-            config.stash.setdefault(_DESELECTED, set()).update(summary.places_of(items))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take over what an xdist worker has deselected: the process that prints the coverage collects nothing."""
-    deselected = getattr(node, "workeroutput", {}).get(_DESELECTED_HERE, ())
-    places = {
-        Place(fixture, candidate, tuple(faults), tuple(dtypes)) for fixture, candidate, faults, dtypes in deselected
-    }
-    node.config.stash.setdefault(_DESELECTED, set()).update(places)
+        items[0].config.stash[BOOKKEEPER].selection.leave_out(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -208,7 +193,7 @@ def pytest_runtest_makereport(
 def _parity(config: pytest.Config) -> summary.Tally:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     records = {fixture: list(each.values()) for fixture, each in config.stash[CANDIDATES].items()}
-    deselected = config.stash.get(_DESELECTED, set())
+    deselected = config.stash.get(DESELECTED, set())
     return summary.tally(reporter.stats if reporter else {}, records, deselected)
 
 
@@ -254,8 +239,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     """Judge and save this run, if asked, turn what was found into a status, and tell JUnit."""
     config = session.config
     if _is_worker(config):
-        deselected = config.stash.get(_DESELECTED, set())
-        config.workeroutput[_DESELECTED_HERE] = [astuple(place) for place in deselected]  # type: ignore[attr-defined]
         return (yield)
     if config.option.fuseproof_coverage and (holes := _parity(config).coverage.holes()):
         config.stash[BOOKKEEPER].notes += holes

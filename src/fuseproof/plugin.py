@@ -117,7 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "huge: it takes many GiB of memory, so it runs only with --fuseproof-full")
     with PHASES.phase("imports"):
         from fuseproof import asked, bookkeeping, fixtures, gating, hooks, order, selection
-        from fuseproof.parity import outcomes
+        from fuseproof.parity import deselected, outcomes
 
     if told := order.Order.take(os.environ):
         told.obey(config)
@@ -132,5 +132,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[hooks.CANDIDATES] = hooks.gather_candidates(config)
     outcomes.record(config)
+    deselected.record(config)
     config.pluginmanager.register(fixtures, "fuseproof-fixtures")
     config.pluginmanager.register(hooks, "fuseproof-hooks")

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import packaging
 import pytest
 from packaging.requirements import Requirement
 
@@ -167,6 +168,17 @@ def test_the_same_sources_elsewhere_are_the_same(first, tmp_path):
     assert examine(environment, tmp_path).name == "new"
 
 
+def test_fuseproof_that_is_not_installed(venv, tmp_path):
+    """Python finds it on its path; pytest finds a plugin by what the installation says of it."""
+    for name in ("pytest", "xdist", "pytest_benchmark", "filelock", "numpy", "scipy", "pynvml", "torch"):
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "packaging").symlink_to(Path(packaging.__file__).parent)
+    (tmp_path / "fuseproof").symlink_to(PACKAGE)
+    environment = resolve("old", str(venv), {"PYTHONPATH": str(tmp_path)})
+
+    assert f"can import fuseproof ({tmp_path / 'fuseproof'}) and has not installed it" in refusal(environment, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("torch", "words"),
     [
@@ -202,7 +214,7 @@ def test_too_old_a_pytest_benchmark(first, tmp_path, monkeypatch):
     info = folder / "pytest_benchmark-4.0.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pytest-benchmark\nVersion: 4.0.0\n")
-    monkeypatch.setattr(module, "_requirements", lambda: ["pytest-benchmark>=5.3.1", "x; extra == 'tests'"])
+    monkeypatch.setattr(module, "_requirements", lambda: ["pytest-benchmark>=5.3.1", "pytest<1; extra == 'tests'"])
 
     assert "pytest-benchmark is 4.0.0 and fuseproof needs >=5.3.1: upgrade it there." in refusal(environment, tmp_path)
 

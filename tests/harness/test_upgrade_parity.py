@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fuseproof.order import Order
 from fuseproof.upgrade.environment import Environment, Examined, UpgradeError
 from fuseproof.upgrade.parity_change import GROWTH, CaseChange, Growth, ParityChange, compare
 from fuseproof.upgrade.parity_run import Case, ParityRun, measure_parity, read_run
@@ -166,6 +167,8 @@ def test_rounded():
 def test_infinite():
     value = torch.tensor([1.0, float("inf"), float("nan")], dtype=torch.float64)
     assert_rounded("endless", value.float(), value, torch.zeros_like(value), ONCE, "")
+    largest = torch.tensor([65519.0], dtype=torch.float64)  # a little more is infinite in FP16
+    assert_rounded("too large", torch.tensor([float("inf")]).half(), largest, largest / 1000, ONCE, "")
 
 
 @pytest.mark.parity
@@ -195,7 +198,7 @@ def test_errors_of_every_kind(pytester, workers, monkeypatch):
     assert cases["test_nothing"] == {"outcome": "passed"}
     assert cases["test_child"] == {"outcome": "passed", "errors": {"from afar": 0.5}}
     assert cases["test_rounded"]["errors"] == {"exact": 0.0, "near a tie": 0.2, "w": 0.0}
-    assert cases["test_infinite"]["errors"] == {"endless": 0.0}
+    assert cases["test_infinite"]["errors"] == {"endless": 0.0, "too large": 0.0}
     assert cases["test_phase[setup]"] == {"outcome": "failed", "why": "not even begun"}
     assert (phase["outcome"], phase["why"]) == ("failed", "ZeroDivisionError: division by zero")
 
@@ -270,6 +273,19 @@ def test_a_session_that_crashes_leaves_no_older_file(pytester):
 
     assert result.ret == 9
     assert not (pytester.path / "parity.json").exists()
+
+
+def test_a_child_that_measures_leaves_its_parent_s_file_alone(pytester, monkeypatch, tmp_path):
+    """It has the command line of the session that confirms its suspects, and this option with it."""
+    pytester.makepyprojecttoml(TOML)
+    pytester.makepyfile(test_ended=ENDED.format(first="pass"))
+    (pytester.path / "parity.json").write_text("the parent's")
+    for name, value in Order(tmp_path, ()).given().items():
+        monkeypatch.setenv(name, value)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--fuseproof-parity-json=parity.json")
+
+    assert result.ret == 0, result.stdout.str()
+    assert (pytester.path / "parity.json").read_text() == "the parent's"
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(pytester):
@@ -428,11 +444,11 @@ def test_errors_that_grew_in_their_budgets():
     def run_of(**errors):
         return parity(**{name: Case("passed", errors={"y": error}) for name, error in errors.items()})
 
-    old = run_of(a=0.3, b=0.3, c=0.01, d=0.01, e=0.4)
-    new = run_of(a=0.7, b=0.6, c=0.5, d=0.51, e=0.1)
+    old = run_of(a=0.01, b=0.3, c=0.01, d=0.3, e=0.4)
+    new = run_of(a=0.51, b=0.6, c=0.5, d=0.7, e=0.1)
     change = compare(old, new)
 
-    assert change.grown == (Growth("a", "y", 0.3, 0.7), Growth("d", "y", 0.01, 0.51))
+    assert change.grown == (Growth("d", "y", 0.3, 0.7), Growth("a", "y", 0.01, 0.51))
     assert change.status == 0
     assert change.sentence == "2 errors grown in 5 cases"
     assert compare(old, new, growth=3).grown == ()

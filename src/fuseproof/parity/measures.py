@@ -209,5 +209,5 @@ def _used(actual: torch.Tensor, expected: torch.Tensor, limit: torch.Tensor, all
     half = spacing(actual, actual.dtype) / 2
     beyond = ((actual.double() - expected).abs() - half).clamp(min=0)
     room = allowed if allowed is not None else (limit - expected).abs() - half
-    share = torch.where(beyond > 0, beyond / room, 0.0)[actual.isfinite() & expected.isfinite()]
+    share = torch.where(beyond > 0, beyond / room, 0.0)[actual.isfinite()]
     return min(1.0, float(share.max())) if share.numel() else 0.0

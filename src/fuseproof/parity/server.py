@@ -49,6 +49,8 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what imported modules print is no answer
     for name in _PRELOADED:
+        if select.select([0], [], [], 0)[0]:  # nothing is asked before it is ready: it is the end of the file
+            os._exit(0)
         importlib.import_module(name)
     load_extensions()
     torch.set_num_threads(1)  # in every child: workers share the cores, and tensors are small
@@ -58,6 +60,12 @@ def serve() -> None:
     if os.waitpid(probe, 0)[1] or torch.cuda.is_initialized():
         raise RuntimeError("an import has touched CUDA: children could not use it")
     _answer(answers, "ready")
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for the answer any more
+        _answer_all(answers)
+    os._exit(0)  # taking torch down properly takes seconds on a loaded machine, for which a session would wait
+
+
+def _answer_all(answers: IO[str]) -> None:
     child: _Child | None = None
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
@@ -71,7 +79,6 @@ def serve() -> None:
         _answer(answers, [ended, calls])
     if child is not None:
         child.end()
-    os._exit(0)  # taking torch down properly takes a second, for which a session would wait
 
 
 def _answer(answers: IO[str], what: object) -> None:

@@ -13,7 +13,7 @@ from fuseproof.parity.cases import Place, place_of
 from fuseproof.parity.coverage import Coverage
 from fuseproof.parity.worst import drain
 
-__all__ = ["MENDED", "Tally", "annotate", "places_of", "tally"]
+__all__ = ["MENDED", "Tally", "annotate", "tally"]
 
 MENDED = "mended upstream: remove it from the table"
 _STRICT = "[XPASS(strict)] "
@@ -29,12 +29,6 @@ def annotate(report: pytest.TestReport, item: pytest.Item) -> None:
     report.fuseproof_parity = [] if place is None else [place.fixture, place.candidate, place.faults, place.dtypes]  # type: ignore[attr-defined]
     if isinstance(report.longrepr, str) and report.longrepr.startswith(_STRICT):
         report.longrepr = f"{_STRICT}{MENDED}: {report.longrepr.removeprefix(_STRICT)}"
-
-
-def places_of(items: Iterable[pytest.Item]) -> set[Place]:
-    """Return where the parity tests among these stand."""
-    places = map(place_of, (item for item in items if item.get_closest_marker("parity")))
-    return {place for place in places if place is not None}
 
 
 @dataclass

@@ -20,7 +20,7 @@ from fuseproof.storage import HistoryError, entries, explained, read_document, w
 from fuseproof.storage import shown as shown_path
 from fuseproof.upgrade.plan import UpgradePlan
 
-__all__ = ["Bank", "Trial"]
+__all__ = ["Bank", "Trial", "read_trials"]
 
 _PLAN = "plan.json"
 _LOCK = "plan.lock"
@@ -116,22 +116,26 @@ class Bank:
             _write(path, document)
 
     def trials(self) -> list[Trial]:
-        """Return the finished pairs by their numbers; half a pair is none.
-
-        Raises:
-            HistoryError: a file cannot be used; the sentence names it.
-
-        """
-        found: dict[int, dict[str, Path]] = {}
-        for entry in entries(self.folder):
-            if match := _NAME.fullmatch(entry.name):
-                found.setdefault(int(match["number"]), {})[match["arm"]] = self.folder / entry.name
-        arms = list(self.plan.arms)
-        whole = {number: paths for number, paths in sorted(found.items()) if paths.keys() == set(arms)}
-        return [_trial(number, {arm: paths[arm] for arm in arms}, self.plan) for number, paths in whole.items()]
+        """Return the finished pairs; see `read_trials`."""
+        return read_trials(self.folder, self.plan)
 
     def _path(self, number: int, arm: str) -> Path:
         return self.folder / f"{number:04d}-{arm}.json"
+
+
+def read_trials(folder: Path, plan: UpgradePlan) -> list[Trial]:
+    """Return the finished pairs of a plan's folder by their numbers; half a pair is none.
+
+    Raises:
+        HistoryError: a file cannot be used; the sentence names it.
+
+    """
+    found: dict[int, dict[str, Path]] = {}
+    for entry in entries(folder):
+        if match := _NAME.fullmatch(entry.name):
+            found.setdefault(int(match["number"]), {})[match["arm"]] = folder / entry.name
+    whole = {number: paths for number, paths in sorted(found.items()) if paths.keys() == plan.arms.keys()}
+    return [_trial(number, {arm: paths[arm] for arm in plan.arms}, plan) for number, paths in whole.items()]
 
 
 def _trial(number: int, paths: Mapping[str, Path], plan: UpgradePlan) -> Trial:

@@ -35,7 +35,6 @@ class Child:
         plan: what they measure.
         root: the repository, whose pyproject.toml configures fuseproof; ids of tests start there.
         folder: where they run: the user's working directory, where their kernels are imported from.
-        stop: set to end all that run.
         longest_s: how long the longest has taken.
         vouched: by environment: the variable that spares later processes a look at Apex.
 
@@ -44,12 +43,16 @@ class Child:
     plan: UpgradePlan
     root: Path
     folder: Path
-    stop: threading.Event = field(default_factory=threading.Event)
     longest_s: float | None = None
     vouched: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def measure(
-        self, environment: Environment, tests: Sequence[str], seed: str, variables: Mapping[str, str]
+        self,
+        environment: Environment,
+        tests: Sequence[str],
+        seed: str,
+        variables: Mapping[str, str],
+        stop: threading.Event,
     ) -> dict[str, Any]:
         """Run one process to its end and return its document, with what it took as `upgrade`.
 
@@ -58,6 +61,7 @@ class Child:
             tests: ids; empty for whatever the plan's options choose.
             seed: of the order of the benchmarks.
             variables: which GPU, besides those of the environment.
+            stop: ends it when it is set.
 
         Raises:
             ChildError: it crashed or hung.
@@ -80,7 +84,7 @@ class Child:
             }
             begun_s = time.monotonic()
             status, output = run_process(
-                [environment.python, *self._arguments()], self.folder, variables, limit_s, stop=self.stop
+                [environment.python, *self._arguments()], self.folder, variables, limit_s, stop=stop
             )
             seconds = time.monotonic() - begun_s
             document = self._document(environment.name, status, output, Path(storage))

@@ -9,10 +9,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuseproof import gpu
+from fuseproof.processes import side_by_side
 from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
 from fuseproof.upgrade.asked import Asked, about, add_common, variables
@@ -66,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         environments = [resolve(*each) for each in given]
         _say("looking at both environments")
-        old, new = (examine(each, Path.cwd()) for each in environments)
+        old, new = side_by_side([partial(examine, each, Path.cwd()) for each in environments])
         require_same_machine(old, new)
         workers = None if arguments.no_parity else _workers(arguments.workers)
         upgrade = _compare(asked, old, new, workers)

@@ -196,7 +196,7 @@ def _judge_exact(pairs: _Pairs, shared: Sequence[Pair], judged_by: Mapping[Pair,
         if wrong is not None:
             yield Verdict(pair, Outcome.INVALID, (Reason.BAD_VALUE,), detail=f"{pair}: {wrong}")
             continue
-        check = Check(rule, pair, tuple(old), tuple(new[:1]), 0)
+        check = Check(rule, pair, tuple(old), tuple(new), 0)
         seen = judge_check(check, [{pair: value} for value in new[1:]])
         yield replace(seen, nights=None, processes=len(new))
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,18 +112,19 @@ def _interpreter_of(folder: Path) -> Path | None:
     return next((folder / each for each in names if (folder / each).is_file()), None)
 
 
-def examine(environment: Environment, folder: Path) -> Examined:
+def examine(environment: Environment, folder: Path, stop: threading.Event | None = None) -> Examined:
     """Ask an environment what it has; it takes as long as importing torch there, and loading Apex.
 
     Args:
         environment: which one.
         folder: where its tests will be run: what lies there comes first on its import path.
+        stop: ends it when it is set.
 
     Raises:
         UpgradeError: something is missing, or is not the same as here.
 
     """
-    told = _ask(environment, folder)
+    told = _ask(environment, folder, stop)
     try:
         findings = tuple(Finding(*each) for each in told["findings"])
         return Examined(
@@ -138,7 +140,7 @@ def examine(environment: Environment, folder: Path) -> Examined:
         raise UpgradeError(f"{_named(environment)} gave no answer that can be read ({error!r}); try again.") from None
 
 
-def _ask(environment: Environment, folder: Path) -> dict[str, Any]:
+def _ask(environment: Environment, folder: Path, stop: threading.Event | None) -> dict[str, Any]:
     """Return what the probe has told, all of it."""
     here = Path(fuseproof.__file__).parent
     with tempfile.TemporaryDirectory(prefix="fuseproof-", ignore_cleanup_errors=True) as scratch:
@@ -146,7 +148,7 @@ def _ask(environment: Environment, folder: Path) -> dict[str, Any]:
         text = Path(probe.__file__).read_text(encoding="utf-8")
         command = [environment.python, "-c", text, str(answer), json.dumps(_requirements())]
         try:
-            status, output = run_process(command, folder, environment.variables, _LIMIT_S)
+            status, output = run_process(command, folder, environment.variables, _LIMIT_S, stop=stop)
         except ChildError as error:
             raise UpgradeError(
                 f"{environment.name}: {error}; give an interpreter or the folder of a virtual environment."
@@ -176,8 +178,12 @@ def _ask(environment: Environment, folder: Path) -> dict[str, Any]:
                 f"{named} has fuseproof {told['fuseproof']} with other sources ({told['where']}) than this one "
                 f"({here}): install the same there."
             )
-    if status or told.get("doing", "asking"):
-        doing = told.get("doing") or "asking"
+        if not told["plugin"]:  # it lies on PYTHONPATH: that is enough for Python, and not for pytest
+            raise UpgradeError(
+                f"{named} can import fuseproof ({told['where']}) and has not installed it, so pytest does not find its "
+                f"plugin: {_install(python, ['fuseproof'])}."
+            )
+    if doing := told.get("doing", "reading what is installed"):
         raise UpgradeError(f"{named} fails at {doing}: {ending(status)}: {last_words(output)}; mend that first.")
     return told
 

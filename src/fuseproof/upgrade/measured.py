@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuseproof.processes import ChildError
+from fuseproof.processes import ChildError, terminable
 from fuseproof.upgrade.asked import Asked
 from fuseproof.upgrade.bank import Bank, Trial
 from fuseproof.upgrade.child import Child
@@ -40,6 +40,7 @@ class Measured:
         return sum(trial.seconds for trial in self.trials)
 
 
+@terminable()
 def measure(
     asked: Asked,
     bank: Bank,
@@ -62,7 +63,7 @@ def measure(
 
     """
     if kept := len(bank.trials()):
-        say(f"{kept} finished pairs in {bank.folder} are used; delete it to measure anew")
+        say(f"finished before and used: {kept}; to measure anew, delete {bank.folder}")
     places = lanes(asked.gpus, os.environ.get(VISIBLE))
     runner = Runner(
         bank,

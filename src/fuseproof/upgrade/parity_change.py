@@ -10,12 +10,13 @@ from fuseproof.upgrade.parity_run import ABSENT, Case, ParityRun
 
 __all__ = ["GROWTH", "CaseChange", "Growth", "ParityChange", "compare"]
 
+# Measured where nothing but the order and the fusing of operations changes, torch's CPU kernels with and without AVX
+# (docs/upgrade.md): of 1,373 errors 369 were others, the greatest by 1.54 times; among small ones 3.5 times and, where
+# half precision shows an error only if a value lies near a tie, from nothing to something.
 GROWTH: Final = 2.0
-"""An error that grows by more than this factor is told: half as much room is left to whatever comes next."""
+"""An error that grows by more than this factor is told."""
 
-# Below a quarter of a budget an error says little: another order of the same sums moves it about, and half precision
-# shows it only where a value happens to lie near a tie.
-_SMALL = 0.25
+_SMALL = 0.25  # of a budget: an error below it counts as this large
 _RIGHT = ("passed", "mended")
 
 

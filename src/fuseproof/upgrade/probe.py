@@ -82,7 +82,13 @@ def _ask(answer: Path, requirements: list[str]) -> None:
         importlib.import_module(name)
     fuseproof = importlib.import_module("fuseproof")
     package = Path(fuseproof.__file__ or "").parent
-    tell(fuseproof=fuseproof.__version__, source=source_hash(package), where=str(package))
+    plugins = importlib.metadata.entry_points(group="pytest11")
+    tell(
+        fuseproof=fuseproof.__version__,
+        source=source_hash(package),
+        where=str(package),
+        plugin=any(each.value == "fuseproof.plugin" for each in plugins),
+    )
     tell(doing="looking at the machine")
     machine = importlib.import_module("fuseproof.machine")
     preflight = importlib.import_module("fuseproof.preflight")

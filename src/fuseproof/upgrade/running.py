@@ -7,8 +7,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from fuseproof.processes import ChildError, Progress, terminable
+from fuseproof.processes import ChildError, Progress, side_by_side
 from fuseproof.upgrade.bank import Bank, Trial
 from fuseproof.upgrade.child import Child
 from fuseproof.upgrade.environment import Environment
@@ -50,7 +51,6 @@ class Runner:
     def __post_init__(self) -> None:
         self._begun_s = time.monotonic()
         self._guard = threading.Lock()
-        self._failure: BaseException | None = None
         self._places: Counter[int] = Counter()
         self._longest_s = 0.0
         self._last_s: list[float] = []
@@ -71,49 +71,26 @@ class Runner:
             self._run_block(block)
             trials = self.bank.trials()
 
-    @terminable()
     def _run_block(self, block: Block) -> None:
         waiting = deque(block.numbers)
-        count = min(len(self.lanes), len(waiting))
-        progress = Progress(self.say, block.what, self._last_s[-count:], side_by_side=count)
-        threads = [
-            threading.Thread(target=self._work, args=(lane, waiting, block, progress), daemon=True)
-            for lane in self.lanes[:count]
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        except KeyboardInterrupt:
-            self.child.stop.set()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
-            raise
+        lanes = self.lanes[: len(waiting)]
+        progress = Progress(self.say, block.what, self._last_s[-len(lanes) :], side_by_side=len(lanes))
+        side_by_side([partial(self._work, lane, waiting, block, progress) for lane in lanes])
         self._last_s = progress.steps_s  # the next block measures no more than this one
-        if self._failure is not None:
-            raise self._failure
 
-    def _work(self, lane: Lane, waiting: deque[int], block: Block, progress: Progress) -> None:
-        try:
-            lane.pin()
-            while not self.child.stop.is_set():
-                with self._guard:
-                    if not waiting or self._ends_too_late():
-                        return
-                    number = waiting.popleft()
-                done = block.done + len(block.numbers) - len(waiting)
-                with progress.step(done, block.done + len(block.numbers), self._unit):
-                    trial = self._pair(number, lane, block.tests)
-                    with self._guard:
-                        self.bank.add(trial)
-                        self._longest_s = max(self._longest_s, trial.seconds)
-        except BaseException as error:  # noqa: BLE001  # a thread has nobody else to tell
+    def _work(self, lane: Lane, waiting: deque[int], block: Block, progress: Progress, stop: threading.Event) -> None:
+        lane.pin()
+        of = block.done + len(block.numbers)
+        while not stop.is_set():
             with self._guard:
-                if not self.child.stop.is_set():
-                    self._failure = error
-            self.child.stop.set()
+                if not waiting or self._ends_too_late():
+                    return
+                number = waiting.popleft()
+            with progress.step(of - len(waiting), of, self._unit):
+                trial = self._pair(number, lane, block.tests, stop)
+                with self._guard:
+                    self.bank.add(trial)
+                    self._longest_s = max(self._longest_s, trial.seconds)
 
     def _ends_too_late(self) -> bool:
         if self.budget_s is None or not self._longest_s:
@@ -121,7 +98,7 @@ class Runner:
         self.over = self.over or time.monotonic() - self._begun_s + self._longest_s > self.budget_s
         return self.over
 
-    def _pair(self, number: int, lane: Lane, tests: Sequence[str]) -> Trial:
+    def _pair(self, number: int, lane: Lane, tests: Sequence[str], stop: threading.Event) -> Trial:
         with self._guard:
             place = self._places[lane.number]
             self._places[lane.number] += 1
@@ -130,11 +107,11 @@ class Runner:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 documents = {
-                    arm: self.child.measure(self.environments[arm], tests, seed, lane.variables) for arm in arms
+                    arm: self.child.measure(self.environments[arm], tests, seed, lane.variables, stop) for arm in arms
                 }
                 return Trial(number, lane.number, arms[0], documents)
             except ChildError as error:
-                if attempt == _ATTEMPTS or self.child.stop.is_set():
+                if attempt == _ATTEMPTS or stop.is_set():
                     raise
                 self.notes.append(f"{self._unit} {number + 1} was run again: {error}")
                 self.say(self.notes[-1])

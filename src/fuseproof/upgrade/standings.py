@@ -166,12 +166,13 @@ def _take(duel: _Duel, process: Process) -> None:
         if not all(pair in process.values for pair in pairs):
             continue
         both = [process.values[pair] for pair in pairs]
+        values = duel.values.setdefault(metric, ([], []))
         if metric in _TIMES:
             if spoiled or any(fault_of(value) for value in both):
                 continue
             duel.ratios.setdefault(metric, []).append(math.log(both[1] / both[0]))
-        for values, value in zip(duel.values.setdefault(metric, ([], [])), both, strict=True):
-            values.append(value)
+        for own, value in zip(values, both, strict=True):
+            own.append(value)
     duel.spoiled.update(dict.fromkeys(spoiled, 1))
 
 

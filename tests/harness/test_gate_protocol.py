@@ -151,7 +151,7 @@ def test_pairs_are_of_one_gpu_and_hold_both_copies(tmp_path: Path) -> None:
 
 
 def test_what_more_processes_would_decide_is_neither_found_nor_missed(tmp_path: Path) -> None:
-    """0.8 % between processes plans 9 pairs and more, of which 16 processes hold 7: an added 5 % cannot be judged there."""
+    """0.8 % between processes plans 9 pairs, of which 16 processes hold 7: an added 5 % cannot be judged there."""
     folder = written(tmp_path / "folder", processes=16, benchmarks=10, sd=0.008)
     said = line(folder, "in pairs: +5 % added")
     end = r"of all blocked or held (\d+) of (\d+) \(.+\), (\d+) not decided for want of processes$"

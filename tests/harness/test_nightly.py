@@ -281,8 +281,8 @@ def test_a_night_judges_43_benchmarks_of_an_h200() -> None:
 
 def test_a_brought_candidate_is_part_of_a_night() -> None:
     """-m fuseproof_gate chooses it as it chooses the suite's own; this one is that of `docs/two_nights.py`."""
-    brought = "--layer-norm=spun=spun:SpunLayerNorm"
+    brought = "--layer-norm=spun_norm=spun_kernels:SpunLayerNorm"
     command = [sys.executable, "-m", "pytest", "tests/kernels", "-m", "fuseproof_gate", brought, "--collect-only", "-q"]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "docs" / "examples"), *sys.path])}
     said = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False).stdout
-    assert sum("test_layer_norm[spun-fp32-" in line for line in said.splitlines()) == 10  # with a CPU's shape
+    assert sum("test_layer_norm[spun_norm-" in line for line in said.splitlines()) == 20  # with a CPU's shape

@@ -44,7 +44,7 @@ from fuseproof.verdicts.controls import count_unchanged
 from fuseproof.verdicts.night import Night, Values
 from fuseproof.verdicts.nightly import Evidence, confirm_plan, judge, screen
 from fuseproof.verdicts.recorded import night_of
-from fuseproof.verdicts.screening import Screening
+from fuseproof.verdicts.screening import Screened, Screening
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
 ORDER_OF_COPIES = "ABBA"
@@ -258,11 +258,41 @@ class Left:
     Attributes:
         screening: what it says itself.
         verdicts: with its neighbours as confirming processes.
+        undecided: suspects that more processes would decide than there are.
 
     """
 
     screening: Screening
     verdicts: list[Verdict]
+    undecided: frozenset[Pair]
+
+    @property
+    def judged(self) -> frozenset[Pair]:
+        """What was judged."""
+        return frozenset(pair for each in self.screening.screened for pair in _chosen(each, each.judged))
+
+    @property
+    def gateable(self) -> frozenset[Pair]:
+        """Of what was judged, where a slow-down of twice the tolerance would be seen."""
+        return self.judged & frozenset(
+            pair
+            for each in self.screening.screened
+            for pair in _chosen(each, each.limits.mde <= 2 * each.family.tolerance_ln)
+        )
+
+    @property
+    def blocked(self) -> frozenset[Pair]:
+        """What the night would have blocked or held."""
+        return frozenset(
+            pair
+            for verdict in self.verdicts
+            if verdict.outcome is Outcome.REGRESSED or Reason.HELD in verdict.reasons
+            for pair in verdict.members or [verdict.pair]
+        )
+
+
+def _chosen(each: Screened, flags: Sequence[bool]) -> Iterator[Pair]:
+    return (pair for pair, flag in zip(each.family.pairs, flags, strict=True) if flag)
 
 
 def leave_out(processes: Sequence[Process], index: int, *, paired: bool, added: Mapping[str, float]) -> Left:
@@ -286,12 +316,12 @@ def leave_out(processes: Sequence[Process], index: int, *, paired: bool, added: 
         paired=paired,
         full_selection=False,
     )
-    evidence = Evidence()
-    for trusted, tonight in confirming:
-        if not confirm_plan(screening, evidence):
-            break
+    evidence, left = Evidence(), list(confirming)
+    while (plan := confirm_plan(screening, evidence)) and left:
+        trusted, tonight = left.pop(0)
         evidence = evidence.add(_slowed(tonight.values, added), trusted.values if paired else None)
-    return Left(screening, judge(screening, evidence))
+    found = Left(screening, judge(screening, evidence), frozenset())
+    return found if plan is None else replace(found, undecided=frozenset(plan.pairs) or found.judged)
 
 
 def _after(processes: Sequence[Process], index: int) -> list[Process]:
@@ -324,15 +354,6 @@ def _slowed(values: Values, added: Mapping[str, float]) -> Values:
     }
 
 
-def _blocks(verdicts: Sequence[Verdict]) -> list[Pair]:
-    """Return the pairs that a night would have blocked or held."""
-    found: list[Pair] = []
-    for verdict in verdicts:
-        if verdict.outcome is Outcome.REGRESSED or Reason.HELD in verdict.reasons:
-            found += verdict.members or [verdict.pair]
-    return found
-
-
 def evaluate(folder: Path) -> Iterator[str]:
     """Yield the lines of the report."""
     processes = read(folder, "aa")
@@ -354,6 +375,7 @@ def evaluate(folder: Path) -> Iterator[str]:
     for paired, way in WAYS.items():
         for percent in ADDED_PERCENT:
             yield f"{way}: +{percent:g} % added: {_found(processes, keys, paired, percent)}"
+    yield _pairs_line(processes)
     yield from _planted_lines(read(folder, "planted"))
 
 
@@ -366,23 +388,26 @@ class Judged:
         above: how many of them lay above the one-sided 5 % limit.
         gateable: of how many twice the tolerance would be seen.
         blocked: what it would have blocked or held.
+        undecided: suspects that more processes would decide than there are.
 
     """
 
     decisions: int
     above: int
     gateable: int
-    blocked: list[Pair]
+    blocked: frozenset[Pair]
+    undecided: int
 
 
 def _judged(processes: Sequence[Process], index: int, paired: bool) -> Judged:
     left = leave_out(processes, index, paired=paired, added={})
-    counts = [(each, count_unchanged(each, left.verdicts)) for each in left.screening.screened]
+    counts = [count_unchanged(each, left.verdicts) for each in left.screening.screened]
     return Judged(
-        sum(count.decisions for _, count in counts),
-        sum(count.above for _, count in counts),
-        sum(int((each.judged & (each.limits.mde <= 2 * each.family.tolerance_ln)).sum()) for each, _ in counts),
-        _blocks(left.verdicts),
+        sum(count.decisions for count in counts),
+        sum(count.above for count in counts),
+        len(left.gateable),
+        left.blocked - left.undecided,
+        len(left.undecided),
     )
 
 
@@ -396,11 +421,15 @@ def _group_lines(name: str, judged: Mapping[bool, Sequence[Judged]]) -> Iterator
         f"({share:.1%}; expected {EXPECTED:.1%}, from process to process +- {error:.1%})"
     )
     for paired, way in WAYS.items():
-        wrong = [pair for night in judged[paired] for pair in night.blocked]
+        wrong = [str(pair) for night in judged[paired] for pair in night.blocked]
         hit = sum(bool(night.blocked) for night in judged[paired])
         gateable = sum(night.gateable for night in judged[paired]) / max(1, decisions)
-        named = f" ({', '.join(sorted(set(map(str, wrong)))[:5])})" if wrong else ""
-        yield f"{name}: {way}: blocked or held {len(wrong)} times in {hit} nights{named}; gateable {gateable:.0%}"
+        named = f" ({', '.join(sorted(set(wrong))[:5])})" if wrong else ""
+        undecided = sum(night.undecided for night in judged[paired])
+        yield (
+            f"{name}: {way}: blocked or held {len(wrong)} times in {hit} nights{named}; "
+            f"{undecided} suspects not decided for want of processes; gateable {gateable:.0%}"
+        )
 
 
 def _share_error(nights: Sequence[Judged]) -> float:
@@ -441,20 +470,34 @@ def _spread(logs: Sequence[float]) -> str:
 
 
 def _found(processes: Sequence[Process], keys: Sequence[str], paired: bool, percent: float) -> str:
-    """Say how many slow-downs by arithmetic are blocked or held, of those that are judged; one benchmark in five."""
-    found = asked = 0
+    """Say how many slow-downs by arithmetic are blocked or held; one benchmark in five is slowed at a time."""
+    found: dict[str, list[int]] = {"gateable": [0, 0, 0], "all": [0, 0, 0]}
     for index in range(len(processes)):
         slowed = {key: math.log1p(percent / 100) for place, key in enumerate(keys) if place % SHARE == index % SHARE}
         left = leave_out(processes, index, paired=paired, added=slowed)
-        judged = {
-            pair
-            for each in left.screening.screened
-            for pair, judged in zip(each.family.pairs, each.judged, strict=True)
-            if judged and pair.key in slowed
-        }
-        found += len(judged & set(_blocks(left.verdicts)))
-        asked += len(judged)
-    return f"blocked or held {found} of {asked} ({found / max(1, asked):.1%})"
+        for name, pairs in (("gateable", left.gateable), ("all", left.judged)):
+            asked = {pair for pair in pairs if pair.key in slowed}
+            decided = asked - left.undecided
+            for place, count in enumerate((len(decided & left.blocked), len(decided), len(asked - decided))):
+                found[name][place] += count
+    return "; ".join(
+        f"of {name} blocked or held {caught} of {decided} ({caught / max(1, decided):.1%})"
+        + f", {undecided} not decided for want of processes" * bool(undecided)
+        for name, (caught, decided, undecided) in found.items()
+    )
+
+
+def _pairs_line(processes: Sequence[Process]) -> str:
+    """Say how many pairs a gateable suspect would have, and how many there are beside a night."""
+    planned: list[int] = []
+    for index in range(len(processes)):
+        left = leave_out(processes, index, paired=True, added={})
+        for each in left.screening.screened:
+            counts = zip(each.family.pairs, each.limits.processes.tolist(), strict=True)
+            planned += [count for pair, count in counts if pair in left.gateable]
+    shares = ", ".join(f"{count} for {planned.count(count) / len(planned):.0%}" for count in sorted(set(planned)))
+    there = min(len(_pairs_after(processes, index)) for index in range(len(processes)))
+    return f"in pairs: planned for a gateable suspect: {shares or 'none'}; beside a night there are {there}"
 
 
 def _planted_lines(processes: Sequence[Process]) -> Iterator[str]:

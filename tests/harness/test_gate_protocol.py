@@ -148,3 +148,26 @@ def test_pairs_are_of_one_gpu_and_hold_both_copies(tmp_path: Path) -> None:
         for one, two in pairs:
             assert (one.copy, two.copy, one.gpu) == ("A", "B", two.gpu)
             assert night not in (one, two)
+
+
+def test_what_more_processes_would_decide_is_neither_found_nor_missed(tmp_path: Path) -> None:
+    """0.8 % between processes plans 9 pairs, of which 16 processes hold 7: an added 5 % cannot be judged there."""
+    folder = written(tmp_path / "folder", processes=16, benchmarks=10, sd=0.008)
+    said = line(folder, "in pairs: +5 % added")
+    end = r"of all blocked or held (\d+) of (\d+) \(.+\), (\d+) not decided for want of processes$"
+    found = re.search(end, said)
+    assert found is not None, said
+    caught, decided, undecided = map(int, found.groups())
+    assert caught == 0
+    assert decided + undecided == 32  # two of ten benchmarks in each of 16 nights
+    assert undecided >= 30  # one that is far faster by chance is no suspect
+    planned = line(folder, "in pairs: planned for a gateable suspect")
+    assert "9 for 100%" in planned
+    assert planned.endswith("beside a night there are 7")
+
+
+def test_shares_are_told_of_the_gateable_and_of_all(tmp_path: Path) -> None:
+    """Where nothing is gateable nothing is promised, and what was found all the same is counted."""
+    folder = written(tmp_path / "folder", processes=24, benchmarks=10, sd=0.03)
+    assert "of gateable blocked or held 0 of 0" in line(folder, "alone: +2 % added")
+    assert "of all blocked or held 0 of 48" in line(folder, "alone: +2 % added")

@@ -284,10 +284,10 @@ def test_a_brought_candidate_is_part_of_a_night() -> None:
 
     This one is that of `docs/two_nights.py`.
     """
-    paths, brought = ("tests/e2e", "tests/kernels"), "--layer-norm=spun=spun:SpunLayerNorm"
+    paths, brought = ("tests/e2e", "tests/kernels"), "--layer-norm=spun_norm=spun_kernels:SpunLayerNorm"
     command = [sys.executable, "-m", "pytest", *paths, "-m", "fuseproof_gate", brought, "--collect-only", "-q"]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "docs" / "examples"), *sys.path])}
     said = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False).stdout
-    chosen = [line for line in said.splitlines() if "[spun-" in line]
-    assert sum("test_layer_norm[spun-fp32-" in line for line in chosen) == 10  # with a CPU's shape
+    chosen = [line for line in said.splitlines() if "[spun_norm-" in line]
+    assert sum("test_layer_norm[spun_norm-" in line for line in chosen) == 20  # with a CPU's shape
     assert not [line for line in chosen if "test_training_iteration" in line]

@@ -5,6 +5,7 @@
 """
 
 import math
+import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from fuseproof.parity.adam.trusted import check_trusted
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TABLE = Path(__file__).parents[2] / "docs" / "seeded-adams.md"
+SEEDED = runpy.run_path(str(Path(__file__).with_name("seeded_table.py")))
 
 
 @pytest.fixture(autouse=True)
@@ -1227,49 +1229,30 @@ def test_no_false_alarm_in_twenty_seeds(candidate, dtype):
 
 
 def row(name):
-    """Return the row of a bug: in each dtype how many checks catch it, and the first of them."""
-    parts = []
-    for dtype in DTYPES:
-        asked = dtype in BUGS[name].seen_in or BUGS[name].why_hidden != SCALER
-        names = [check for check, _ in caught_by(name, dtype)] if asked else []
-        parts.append(f"{len(names)}: {names[0]}" if names else f"hidden: {BUGS[name].why_hidden}")
-    return f"| {name} | {' | '.join(parts)} |"
+    """Return the row of a bug."""
+    bug = BUGS[name]
+    asked = [dtype in bug.seen_in or bug.why_hidden != SCALER for dtype in DTYPES]
+    caught = [caught_by(name, dtype) if ask else () for dtype, ask in zip(DTYPES, asked, strict=True)]
+    return SEEDED["row"](name, [[check for check, _ in each] for each in caught], bug.why_hidden)
 
 
 def test_the_table_has_every_bug():
     """docs/seeded-adams.md is written by this module; a bug that it lacks, or has too many, is not in the table."""
-    rows = [line.split("|")[1:-1] for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    seen = {
-        cells[0].strip(): {
-            dtype for dtype, cell in zip(DTYPES, cells[1:], strict=True) if not cell.strip().startswith("hidden")
-        }
-        for cells in rows
-        if cells[0].strip() in BUGS
-    }
-
-    assert seen == {name: set(each.seen_in) for name, each in BUGS.items()}
+    assert SEEDED["seen_in"](TABLE, DTYPES, BUGS) == {name: set(each.seen_in) for name, each in BUGS.items()}
 
 
 def table():
     """Return the page."""
     checks = len(list(battery(RIGHT["written_out"], "fp32")))
-    lines = [
-        "# Wrong Adams, and what catches them",
-        "",
-        f"{len(BUGS)} Adams, each with one thing wrong, go through {checks} checks of the parity tests (fewer in half",
-        "precision): every regime with both kinds of weight decay, launch boundaries, memory layouts, a GradScaler.",
-        "A cell holds how many of the checks catch the bug, and the first that does; or why nothing can. Right Adams",
-        "with another order of the arithmetic pass all of them. The checks over 300,000 elements and over a hundred",
-        "steps beside FP32 state are asked only where no other catches anything.",
-        "",
-        "Written by `python tests/harness/test_seeded_adams.py`; `tests/harness/test_seeded_adams.py` holds the bugs.",
-        "",
-        f"| bug | {' | '.join(DTYPES)} |",
-        "|---|---|---|---|",
-        *(row(name) for name in BUGS),
-        "",
-    ]
-    return "\n".join(lines)
+    text = f"""
+{len(BUGS)} Adams, each with one thing wrong, go through {checks} checks of the parity tests (fewer in half
+precision): every regime with both kinds of weight decay, launch boundaries, memory layouts, a GradScaler.
+A cell holds how many of the checks catch the bug, and the first that does; or why nothing can. Right Adams
+with another order of the arithmetic pass all of them. The checks over 300,000 elements and over a hundred
+steps beside FP32 state are asked only where no other catches anything.
+"""
+    module = "tests/harness/test_seeded_adams.py"
+    return SEEDED["page"]("Wrong Adams, and what catches them", text, module, DTYPES, map(row, BUGS))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 ``python tests/harness/test_seeded_norms.py`` writes who is caught by what into ``docs/seeded-norms.md``.
 """
 
+import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from fuseproof.parity.norm.relations import (
 CPU = torch.device("cpu")
 SEED = 20261129
 TABLE = Path(__file__).parents[2] / "docs" / "seeded-norms.md"
+SEEDED = runpy.run_path(str(Path(__file__).with_name("seeded_table.py")))
 SHAPES = {"1x1": (1, 1), "5x1025": (5, 1025), "1000x64": (1000, 64), "65537x5": (65_537, 5)}
 
 
@@ -1356,47 +1358,27 @@ def test_no_false_alarm_in_twenty_seeds(candidate, dtype):
 
 
 def row(name):
-    """Return the row of a bug: in each dtype how many checks catch it, and the first of them."""
-    parts = []
-    for dtype in DTYPES:
-        names = [check for check, _ in caught_by(name, dtype)]
-        parts.append(f"{len(names)}: {names[0]}" if names else f"hidden: {BUGS[name].why_hidden}")
-    return f"| {name} | {' | '.join(parts)} |"
+    """Return the row of a bug."""
+    caught = [[check for check, _ in caught_by(name, dtype)] for dtype in DTYPES]
+    return SEEDED["row"](name, caught, BUGS[name].why_hidden)
 
 
 def test_the_table_has_every_bug():
     """docs/seeded-norms.md is written by this module; a bug that it lacks, or has too many, is not in the table."""
-    rows = [line.split("|")[1:-1] for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    seen = {
-        cells[0].strip(): {
-            dtype for dtype, cell in zip(DTYPES, cells[1:], strict=True) if not cell.strip().startswith("hidden")
-        }
-        for cells in rows
-        if cells[0].strip() in BUGS
-    }
-
-    assert seen == {name: set(each.seen_in) for name, each in BUGS.items()}
+    assert SEEDED["seen_in"](TABLE, DTYPES, BUGS) == {name: set(each.seen_in) for name, each in BUGS.items()}
 
 
 def table():
     """Return the page."""
     checks = len(list(battery(RIGHT["written_out"], "fp32")))
-    lines = [
-        "# Wrong norms, and what catches them",
-        "",
-        f"{len(BUGS)} LayerNorms and RMSNorms, each with one thing wrong, go through {checks} checks of the parity",
-        "tests (one less in half precision): every kind of input, memory layouts, shapes beyond a block and a grid, an",
-        "empty batch, relations between runs. A cell holds how many of the checks catch the bug, and the first that",
-        "does; or why nothing can. Right norms with another order of the arithmetic pass all of them.",
-        "",
-        "Written by `python tests/harness/test_seeded_norms.py`; `tests/harness/test_seeded_norms.py` holds the bugs.",
-        "",
-        f"| bug | {' | '.join(DTYPES)} |",
-        "|---|---|---|---|",
-        *(row(name) for name in BUGS),
-        "",
-    ]
-    return "\n".join(lines)
+    text = f"""
+{len(BUGS)} LayerNorms and RMSNorms, each with one thing wrong, go through {checks} checks of the parity
+tests (one less in half precision): every kind of input, memory layouts, shapes beyond a block and a grid, an
+empty batch, relations between runs. A cell holds how many of the checks catch the bug, and the first that
+does; or why nothing can. Right norms with another order of the arithmetic pass all of them.
+"""
+    module = "tests/harness/test_seeded_norms.py"
+    return SEEDED["page"]("Wrong norms, and what catches them", text, module, DTYPES, map(row, BUGS))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The script that runs two nights from end to end: what it sets up, and when it calls a night right."""
 
+import json
 import math
 import runpy
 import sys
@@ -11,9 +12,9 @@ import pytest
 from fuseproof.config import load_settings
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "two_nights.py"))
-CLEAN = SCRIPT["Gated"]("clean", 0, 0.0)
-PLANTED = SCRIPT["Gated"]("planted", 20, 3.0)
-SLOWED, OTHER = "layer_norm_fwd/spun/fp32/64x768", "layer_norm_fwd/torch/fp32/64x768"
+CLEAN = SCRIPT["Gated"]("clean", 0)
+PLANTED = SCRIPT["Gated"]("planted", 20, {"fp32/64x768": 600.0})
+SLOWED, OTHER = "layer_norm_fwd/spun_norm/fp32/64x768", "layer_norm_fwd/torch/fp32/64x768"
 
 
 def document(status: int, outcomes: dict[str, str], members: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def document(status: int, outcomes: dict[str, str], members: tuple[str, ...] = (
                 "metric": "device_time_ns",
                 "outcome": outcome,
                 "effect_ln": math.log(1.03),
+                "baseline": 20_000.0,
                 "members": [{"key": member} for member in members] if key == "*" else [],
             }
             for key, outcome in outcomes.items()
@@ -52,13 +54,32 @@ def test_a_night_is_right_if_it_blames_what_was_slowed_alone(night: Any, found: 
     assert SCRIPT["is_right"](night, found) == right
 
 
-def test_what_a_night_said_names_what_was_slowed() -> None:
-    """With the size that was seen; benchmarks that pass and were not slowed are left out."""
-    lines = list(SCRIPT["told"](PLANTED, document(20, {SLOWED: "REGRESSED", OTHER: "PASS"})))
+def test_what_a_night_said_stands_beside_what_was_there() -> None:
+    """20 us that became 0.62 us longer were slowed by 3.1 %, and 3 % found is near enough; others are left out."""
+    lines = list(SCRIPT["told"](PLANTED, document(20, {SLOWED: "REGRESSED", OTHER: "PASS"}), {"fp32/64x768": 620.0}))
     assert lines == [
         "planted night: status 20, as it must: gate: ...",
-        f"  REGRESSED {SLOWED}: +3.00% (slowed)",
+        f"  REGRESSED {SLOWED} device_time_ns: found +3.00%, there +3.10%",
+        "  of 1 that were slowed, 1 found within 0.3 % of what was there",
     ]
+    far = list(SCRIPT["told"](PLANTED, document(20, {SLOWED: "REGRESSED"}), {"fp32/64x768": 700.0}))
+    assert far[-1] == "  of 1 that were slowed, 0 found within 0.3 % of what was there"
+
+
+def test_the_spin_is_a_share_of_what_the_forward_took(tmp_path: Path) -> None:
+    """3 % of the history's median, for the candidate's forwards alone; a night that was judged is no history."""
+    folder = tmp_path / "bench_history" / "machine"
+    folder.mkdir(parents=True)
+    times = {"history1": 9_000.0, "history2": 10_000.0, "history3": 30_000.0, "planted": 1.0}
+    for night, time_ns in times.items():
+        records = [
+            {"extra_info": {"fuseproof": {"key": key, "metrics": {"device_time_ns": time_ns}}}}
+            for key in (SLOWED, OTHER, SLOWED.replace("_fwd", "_fwd_bwd"))
+        ]
+        (folder / f"0001_20270131T000000Z_{night}_abc.json").write_text(json.dumps({"benchmarks": records}))
+    more_ns = SCRIPT["slowed_by"](tmp_path, 3.0)
+    assert more_ns == {"fp32/64x768": 300.0}
+    assert SCRIPT["Gated"]("planted", 20, more_ns).variable == "fp32/64x768:300"
 
 
 def test_the_folder_is_a_repository_with_a_trusted_environment(tmp_path: Path) -> None:
@@ -68,6 +89,6 @@ def test_the_folder_is_a_repository_with_a_trusted_environment(tmp_path: Path) -
     settings = load_settings(folder)
     assert settings is not None
     assert (settings.gate.trusted_python, settings.gate.replicates) == (sys.executable, 3)
-    assert settings.gate.trusted_env == {"SPUN_PERCENT": "0"}
-    assert (folder / "spun.py").exists()
+    assert settings.gate.trusted_env == {"SPUN_MORE_NS": ""}
+    assert (folder / "spun_kernels.py").exists()
     assert (folder / "tests" / "kernels" / "test_norm_benchmark.py").exists()

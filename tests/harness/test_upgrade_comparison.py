@@ -344,6 +344,17 @@ def test_memory_stands_beside(races):
     assert (rows["peak_bytes"], rows["launches"]) == ((100, 200), (1, 2))
 
 
+@pytest.mark.parametrize(
+    ("mib", "more"),
+    [pytest.param(100.9, 0, id="within-the-margin"), pytest.param(102, 1, id="more"), pytest.param(98, -1, id="less")],
+)
+def test_memory_is_compared_by_the_gates_margin(races, mib, more):
+    """Under 1 MiB and 0.5 % apart is the same: some bytes of padding win nothing."""
+    values = {"a": {"peak_bytes": 100 * 2**20}, "b": {"peak_bytes": int(mib * 2**20)}}
+    found = rank(races(4, {"a": {DEVICE: 100}, "b": {DEVICE: 90}}, more=values), ["a", "b"], RULES, ONE_PERCENT)
+    assert {more} == {row.more for row in found.rows if row.metric == "peak_bytes"}
+
+
 def test_stages_are_compared_between_kernel_sets(races):
     """The key of a stage is `iteration/stage@set/...`: its set is the contestant."""
     times = {"4_amp@a": {"iteration_time_ns": 1000}, "4_amp@b": {"iteration_time_ns": 900}}

@@ -11,10 +11,11 @@ from typing import Any
 from fuseproof.upgrade.bank import Trial
 from fuseproof.upgrade.comparison import middle
 from fuseproof.verdicts.contest import Place, Standing, judge_contest
+from fuseproof.verdicts.exact import compare
 from fuseproof.verdicts.looks import LOOKS
 from fuseproof.verdicts.night import fault_of
 from fuseproof.verdicts.recorded import Process, process_of, tests_by_key
-from fuseproof.verdicts.rules import Rule
+from fuseproof.verdicts.rules import Kind, Rule
 from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Pair
 
 __all__ = ["HOST", "Contestant", "Row", "Standings", "rank"]
@@ -54,6 +55,8 @@ class Row:
         first, challenger: names of the two.
         values: their medians as recorded: nanoseconds, bytes, a count.
         standing: of times: who is faster; None of what is compared exactly.
+        more: of what is compared exactly: whether the challenger has more (1), less (-1) or the same (0), by the
+            gate's rule, which gives memory a margin.
 
     """
 
@@ -63,6 +66,7 @@ class Row:
     challenger: str
     values: tuple[Any, Any]
     standing: Standing | None = None
+    more: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def rank(trials: Sequence[Trial], names: Sequence[str], rules: Sequence[Rule], t
     Args:
         trials: processes, each of which measured all candidates in an order of its own.
         names: of the candidates; the first is what the others are compared with.
-        rules: for the steps of the clocks.
+        rules: for the steps of the clocks, and the margin of memory.
         tolerance_ln: the largest difference that is none.
 
     """
@@ -128,7 +132,8 @@ def rank(trials: Sequence[Trial], names: Sequence[str], rules: Sequence[Rule], t
             tests=len(timed),
         )
         standings |= {standing.pair: standing for standing in judged}
-    rows = [_row(duel, metric, standings) for duel in duels for metric in duel.values]
+    exact = {rule.metric: rule for rule in rules if rule.kind in (Kind.MEMORY, Kind.EXACT)}
+    rows = [_row(duel, metric, standings, exact.get(metric)) for duel in duels for metric in duel.values]
     tests = {key: test for document in documents for key, test in tests_by_key(document).items()}
     waited_for = {
         key
@@ -185,11 +190,13 @@ def _hopeless(duel: _Duel) -> bool:
     return not duel.ratios and max(duel.spoiled.values(), default=0) >= LOOKS[0]
 
 
-def _row(duel: _Duel, metric: str, standings: Mapping[Pair, Standing]) -> Row:
+def _row(duel: _Duel, metric: str, standings: Mapping[Pair, Standing], rule: Rule | None) -> Row:
     first, challenger = Contestant.of(duel.first), Contestant.of(duel.challenger)
     old, new = duel.values[metric]
     standing = standings.get(Pair(duel.challenger, metric))
-    return Row(first.benchmark, metric, first.name, challenger.name, (middle(old), middle(new)), standing)
+    values = middle(old), middle(new)
+    more = compare(rule, values[:1], values[1]) if rule is not None else 0
+    return Row(first.benchmark, metric, first.name, challenger.name, values, standing, more)
 
 
 def _sentences(duel: _Duel) -> list[str]:

@@ -109,8 +109,7 @@ def _cells(row: Row, tolerance_ln: float) -> tuple[str, ...]:
 
 def _answer(row: Row, tolerance_ln: float) -> str:
     if row.standing is None:
-        a, b = row.values
-        return "the same" if a == b else f"{row.first if a < b else row.challenger} has less"
+        return f"{row.first if row.more > 0 else row.challenger} has less" if row.more else "the same"
     if row.standing.place is Place.UNDECIDED:
         return "undecided"
     if row.standing.place is Place.EQUAL:

@@ -177,13 +177,12 @@ class Progress:
     side_by_side: int = 1
 
     @contextmanager
-    def step(self, number: int, of: int, unit: str = "process") -> Iterator[None]:
-        """Say that a step begins, and time it."""
+    def step(self, number: int, of: int, unit: str = "process", place: str | None = None) -> Iterator[None]:
+        """Say that a step begins, and time it; `place` says which one it is, if not "2 of 3"."""
         mean_s = sum(self.steps_s) / len(self.steps_s) if self.steps_s else None
-        left = (
-            "" if mean_s is None else f", about {mean_s * math.ceil((of - number + 1) / self.side_by_side):.0f} s left"
-        )
-        self.say(f"{self.what}: {unit} {number} of {of}{left}")
+        turns = math.ceil((of - number + 1) / self.side_by_side)
+        left = "" if mean_s is None else f", about {mean_s * turns:.0f} s left"
+        self.say(f"{self.what}: {unit} {place or f'{number} of {of}'}{left}")
         begun_s = time.monotonic()
         yield
         self.steps_s.append(time.monotonic() - begun_s)

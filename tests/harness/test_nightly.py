@@ -280,9 +280,14 @@ def test_a_night_judges_43_benchmarks_of_an_h200() -> None:
 
 
 def test_a_brought_candidate_is_part_of_a_night() -> None:
-    """-m fuseproof_gate chooses it as it chooses the suite's own; this one is that of `docs/two_nights.py`."""
-    brought = "--layer-norm=spun_norm=spun_kernels:SpunLayerNorm"
-    command = [sys.executable, "-m", "pytest", "tests/kernels", "-m", "fuseproof_gate", brought, "--collect-only", "-q"]
+    """-m fuseproof_gate chooses it as it chooses the suite's own; its training iterations would cost as much again.
+
+    This one is that of `docs/two_nights.py`.
+    """
+    paths, brought = ("tests/e2e", "tests/kernels"), "--layer-norm=spun_norm=spun_kernels:SpunLayerNorm"
+    command = [sys.executable, "-m", "pytest", *paths, "-m", "fuseproof_gate", brought, "--collect-only", "-q"]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "docs" / "examples"), *sys.path])}
     said = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False).stdout
-    assert sum("test_layer_norm[spun_norm-" in line for line in said.splitlines()) == 20  # with a CPU's shape
+    chosen = [line for line in said.splitlines() if "[spun_norm-" in line]
+    assert sum("test_layer_norm[spun_norm-" in line for line in chosen) == 20  # with a CPU's shape
+    assert not [line for line in chosen if "test_training_iteration" in line]

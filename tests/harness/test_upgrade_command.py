@@ -138,7 +138,7 @@ def course(project, environ):
     notes = {}
     for name, number in (("terminated", signal.SIGTERM), ("interrupted", signal.SIGINT)):
         command = Command(project, environ, "upgrade", *ARGUMENTS, *COMMON)
-        command.until("pair 2 of 4")
+        command.until("pair 2 (look at 4, at most 4)")
         time.sleep(1)  # well into the process
         notes[name] = (command.end(number), command.said, children_of(project), kept(project))
     files = [f"--{kind}={project / f'answer.{kind}'}" for kind in ("json", "markdown", "html")]

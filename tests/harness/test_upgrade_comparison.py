@@ -253,9 +253,22 @@ def test_banks_of_an_unchanged_environment_pass(trial):
         return {key: {DEVICE: 1e5 * walk.gauss(1, 0.001)} for key in KEYS}
 
     bank = [trial(number, metrics(), metrics()) for number in range(10)]
-    said = dict(runpy.run_path(str(DOCS / "upgrade_bank.py"))["judged"](bank, 8))
+    tool = runpy.run_path(str(DOCS / "upgrade_bank.py"))
+    said = dict(tool["judged"](bank, 8))
     assert len(said) == 9
     assert {"PASS"} == {label for comparison in said.values() for label in outcomes(comparison).values()}
+    line = "REGRESSED 0, PASS 10 of 10 gateable, undecided 0 of 10 times; the rest: nothing judged"
+    assert {line} == {tool["counted"](comparison, 10) for comparison in said.values()}
+
+
+def test_gateable_is_said_of_all_pairs(trial):
+    """Noise of 1 %: of so few pairs nobody could find 2 %, whoever passes by luck; of quiet ones already four can."""
+    tool = runpy.run_path(str(DOCS / "upgrade_bank.py"))
+    walk = random.Random(6)
+    bank = [trial(n, *({key: {DEVICE: 1e5 * walk.gauss(1, 0.01)} for key in KEYS} for _ in "ab")) for n in range(8)]
+    assert "0 of 0 gateable" in tool["counted"](compare(bank, RULES), 8)
+    decided = compare(bank[:4], RULES).verdicts[0]
+    assert tool["mde_ln"](decided, 24, 0.00995) < tool["mde_ln"](decided, 8, 0.00995) < decided.mde_ln
 
 
 # --- standings --------------------------------------------------------------------------------------------------------

@@ -122,6 +122,28 @@ def test_differences_come_in_the_order_in_which_they_matter():
     assert in_words(found) == "torch 2.11.0 -> 2.13.0, apex a1b2 -> c3d4, OMP_NUM_THREADS not set -> 2, 2 packages"
 
 
+def test_the_doctor_s_words_are_compared_by_what_they_say():
+    """The same Apex in two folders is well in both; one that is broken is another matter."""
+    well = [
+        dataclasses.replace(OLD, findings=(Finding("amp_C.ok", "ok", f"`amp_C` loads (from {where})."),))
+        for where in ("/a", "/b")
+    ]
+    broken = dataclasses.replace(OLD, findings=(Finding("amp_C.other_torch", "broken", "Rebuild it."),))
+
+    assert differences(*well) == ()
+    assert differences(well[0], broken) == (
+        Difference("doctor", "amp_C", "ok: `amp_C` loads (from /a).", "broken: Rebuild it."),
+    )
+
+
+def test_tables_of_words_stand_to_the_left():
+    """Numbers are read by their last digit, names by their first letter."""
+    lines = report.terminal_lines(upgrade(time("adam/slow", Outcome.REGRESSED, 5)))
+
+    assert "  kind      what             old      new" in lines
+    assert "  package   six              1.16     1.17" in lines
+
+
 def test_the_same_environment_twice():
     """Nothing differs, and that is said."""
     twin = dataclasses.replace(OLD, environment=Environment("new", "/old/bin/python"))
@@ -199,6 +221,15 @@ def test_the_terminal_leaves_out_what_is_quiet():
     for form in ("markdown", "html", "json"):
         assert "adam/a" in FORMS[form](whole)
         assert "adam/29" in FORMS[form](whole)
+
+
+def test_markdown_ends_a_table_that_nobody_reads():
+    """A thousand rows, then how many there are more; a page has them all."""
+    gone = tuple(CaseChange(f"t.py::test_{n}", "passed", "skipped", "no Apex") for n in range(1234))
+    one = upgrade(parity=ParityChange(compared=1, vanished=gone))
+
+    assert "\n... and 234 more\n" in report.to_markdown(one)
+    assert "test_1233" in report.to_html(one)
 
 
 NASTY = "<script>alert(1)</script>|a`b*c_d&\"'\n\x1b[31m\u202e"

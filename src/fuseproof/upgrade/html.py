@@ -29,8 +29,8 @@ td { font-variant-numeric: tabular-nums }
 svg { max-width: 100% } svg text { font: 11px system-ui, sans-serif; fill: currentColor }
 svg line { stroke: currentColor } .band { fill: #8883 }
 """
-# Of the picture, in pixels: what a name of some 60 letters takes, and a line of text.
-_NAMES, _WIDTH, _LINE = 420, 900, 18
+# Of the picture, in pixels: what the longest name (75 letters) takes, all of it, and a line of text.
+_NAMES, _WIDTH, _LINE = 500, 1000, 18
 _LEAST_ROOM = 3  # tolerances on either side of no change: where nothing happens, noise should not look like much
 _OUTCOMES = {str(outcome) for outcome in Outcome}
 

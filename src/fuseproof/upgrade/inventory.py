@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fuseproof.machine import ABSENT
+from fuseproof.preflight import Finding
 from fuseproof.upgrade.environment import Examined
 
 __all__ = ["Difference", "differences", "in_words"]
@@ -53,8 +54,21 @@ def differences(old: Examined, new: Examined) -> tuple[Difference, ...]:
     found += _differ("variable", sorted({*was, *now}), was, now, _UNSET)
     packages = sorted({*old.versions, *new.versions} - {*old.inventory, *new.inventory})
     found += _differ("package", packages, old.versions, new.versions, ABSENT)
-    was, now = ({each.what: f"{each.status}: {each.sentence}" for each in one.findings} for one in (old, new))
-    return (*found, *_differ("doctor", sorted({*was, *now}), was, now, "not looked at"))
+    return (*found, *_findings(old, new))
+
+
+def _findings(old: Examined, new: Examined) -> list[Difference]:
+    """Return what the doctor finds in another state; where a file lies that is well in both is of no importance."""
+    was, now = ({each.what: each for each in one.findings} for one in (old, new))
+    return [
+        Difference("doctor", what, _said(was.get(what)), _said(now.get(what)))
+        for what in sorted({*was, *now})
+        if what not in was or what not in now or was[what].code != now[what].code
+    ]
+
+
+def _said(finding: Finding | None) -> str:
+    return "not looked at" if finding is None else f"{finding.status}: {finding.sentence}"
 
 
 def _differ(

@@ -11,6 +11,7 @@ from fuseproof.upgrade.sections import sections
 
 __all__ = ["to_markdown"]
 
+_MOST_ROWS = 1000  # of a table: a case that is no longer asked may have thousands beside it, and no reader
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$#])")
 
 
@@ -22,7 +23,9 @@ def to_markdown(upgrade: Upgrade) -> str:
         lines += [f"- {_escaped(line)}" for line in section.lines]
         if section.rows:
             lines += ["", _row(section.header), _row("---" for _ in section.header)]
-            lines += [_row(map(_escaped, row)) for row in section.rows]
+            lines += [_row(map(_escaped, row)) for row in section.rows[:_MOST_ROWS]]
+            if (left := len(section.rows) - _MOST_ROWS) > 0:
+                lines += ["", f"... and {left} more"]
     return "\n".join(lines) + "\n"
 
 

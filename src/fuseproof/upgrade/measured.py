@@ -36,8 +36,11 @@ class Measured:
 
     @property
     def seconds(self) -> float:
-        """How long all processes took together."""
-        return sum(trial.seconds for trial in self.trials)
+        """How long all processes took, those of several GPUs side by side: the longest of their sums."""
+        sums: dict[int, float] = {}
+        for trial in self.trials:
+            sums[trial.gpu] = sums.get(trial.gpu, 0.0) + trial.seconds
+        return max(sums.values(), default=0.0)
 
 
 @terminable()

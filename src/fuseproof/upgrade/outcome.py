@@ -29,7 +29,7 @@ class Upgrade:
             not judged are here too.
         parity: what changed between the environments; None where it was not asked for.
         pairs: finished pairs of processes.
-        seconds: how long their processes took together, those of an interrupted run included.
+        seconds: how long their processes took, GPUs side by side; those of an interrupted run included.
         interrupted: whether it was ended before its end: what is undecided may still be decided.
         tolerance_ln: the largest slow-down that is none, a logarithm.
         selection: what was asked for, in words.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fuseproof.gate.present import aligned
@@ -31,11 +32,16 @@ def terminal_lines(upgrade: Upgrade) -> list[str]:
             continue
         lines += ["", section.title, *(f"  {line}" for line in section.lines)]
         if section.rows:
-            rows = [section.header, *section.rows[:_SHOWN_ROWS]]
-            lines += [f"  {line}" for line in aligned([tuple(map(_short, row)) for row in rows])]
+            rows = [tuple(map(_short, row)) for row in (section.header, *section.rows[:_SHOWN_ROWS])]
+            lines += [f"  {line}" for line in (aligned(rows) if section.numbers else _to_the_left(rows))]
         if (left := len(section.rows) - _SHOWN_ROWS) > 0:
             lines.append(f"  ... and {left} more")
     return lines
+
+
+def _to_the_left(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
 
 
 def _short(cell: str) -> str:

@@ -80,13 +80,14 @@ class Runner:
 
     def _work(self, lane: Lane, waiting: deque[int], block: Block, progress: Progress, stop: threading.Event) -> None:
         lane.pin()
-        of = block.done + len(block.numbers)
         while not stop.is_set():
             with self._guard:
                 if not waiting or self._ends_too_late():
                     return
                 number = waiting.popleft()
-            with progress.step(of - len(waiting), of, self._unit):
+            place = block.done + len(block.numbers) - len(waiting)
+            told = f"{place} (look at {block.look}, at most {block.most})"
+            with progress.step(place, block.look, self._unit, told):
                 trial = self._pair(number, lane, block.tests, stop)
                 with self._guard:
                     self.bank.add(trial)

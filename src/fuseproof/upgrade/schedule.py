@@ -18,6 +18,8 @@ class Block:
     Attributes:
         numbers: theirs.
         done: pairs before them.
+        look: after so many pairs is looked.
+        most: pairs in all.
         tests: ids of what they run; empty for whatever the command line chooses.
         what: for the line of progress.
 
@@ -25,6 +27,8 @@ class Block:
 
     numbers: tuple[int, ...]
     done: int
+    look: int
+    most: int
     tests: tuple[str, ...]
     what: str
 
@@ -66,12 +70,12 @@ def next_block(
     done = len(trials)
     known = {trial.number for trial in trials}
     if not done:
-        return Block(tuple(range(min(lanes, LOOKS[0]))), 0, (), "all benchmarks")
+        return Block(tuple(range(min(lanes, LOOKS[0]))), 0, LOOKS[0], most, (), "all benchmarks")
     if done >= most or not (undecided or everything):
         return None
     target = min(most, next((count for count in LOOKS if count > done), most))
     numbers = tuple([number for number in range(target) if number not in known][: target - done])
     if done < LOOKS[0] or everything:
-        return Block(numbers, done, tests_of_all(trials), "all benchmarks")
+        return Block(numbers, done, target, most, tests_of_all(trials), "all benchmarks")
     tests = tuple(sorted(undecided))
-    return Block(numbers, done, tests, f"{len(tests)} undecided benchmark{'s' * (len(tests) > 1)}")
+    return Block(numbers, done, target, most, tests, f"{len(tests)} undecided benchmark{'s' * (len(tests) > 1)}")

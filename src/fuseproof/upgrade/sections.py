@@ -35,6 +35,11 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
     whole: bool = False
 
+    @property
+    def numbers(self) -> bool:
+        """Whether the table is one of numbers, between its first column and its last."""
+        return self.header == _TABLE
+
 
 def plain(text: object) -> str:
     """Return a text on one line that moves no cursor: names and messages come from elsewhere."""

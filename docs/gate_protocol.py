@@ -4,6 +4,7 @@
     python docs/gate_protocol.py run FOLDER --lease monday --processes 3 --planted --gpus 0 1
     python docs/gate_protocol.py import BANK FOLDER --lease monday
     python docs/gate_protocol.py evaluate FOLDER
+    python docs/gate_protocol.py pack FOLDER FILE.jsonl.gz
 
 `run` adds one small file for each fresh process to FOLDER: processes of two copies of one environment in the order
 ABBA, or, planted, processes in which each benchmark also carries a slow-down of 1, 2 or 3 % in a Latin square. With
@@ -13,14 +14,16 @@ folder ends: on another day, in another lease. Nothing is saved into a history.
 `import` adds the processes of a folder of `fuseproof upgrade` between two copies of one environment: old is copy A, new
 is copy B. So the same processes show that an upgrade which changes nothing passes, and how often the gate cries wolf.
 
-`evaluate` needs no GPU. Each process is judged as a night against the others (leave one out): how many of these A/A
-decisions lie above the 5 % limit, how many would have blocked, alone and in pairs, and how many slow-downs of 1.5 to
-5 % that are added by arithmetic are found. The planted processes say whether the clock sees a slow-down at its size.
+`evaluate` needs no GPU, and reads a folder or what `pack` has made of one. Each process is judged as a night against
+the others (leave one out): how many of these A/A decisions lie above the 5 % limit, how many would have blocked, alone
+and in pairs, and how many slow-downs of 1.5 to 5 % that are added by arithmetic are found. The planted processes say
+whether the clock sees a slow-down at its size.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import os
@@ -30,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,7 @@ SHARE = 5  # one benchmark in five is slowed at a time: with half of them it wou
 PAIRS = 5  # processes, or pairs of them, that confirm at least
 LEAST = 16  # the night, five pairs that confirm it, and a history of five
 CLOSE_LN = 0.003
+SHORT_NS = 20_000.0
 TIMES = ("device_time_ns", "iteration_time_ns")
 LIMIT_S = 600.0
 INTERRUPTED = 130  # as a shell says it
@@ -236,19 +240,41 @@ def _write(path: Path, document: Mapping[str, Any]) -> bool:
 def read(folder: Path, kind: str) -> list[Process]:
     """Return the folder's processes of a kind, "aa" or "planted": GPU by GPU, as they ran there."""
     found = []
-    for path in sorted(folder.glob(f"{kind}-*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
+    for name, document in _documents(folder):
+        if not name.startswith(f"{kind}-"):
+            continue
         records = [benchmark["extra_info"]["fuseproof"] for benchmark in document["benchmarks"]]
         planted = {
             record["key"]: (arms["size_ln"], math.log(arms["planted_ns"] / arms["base_ns"]))
             for record in records
             if (arms := record.get("plant"))
         }
-        about, night = document["process"], night_of(path.stem, [document])
+        about, night = document["process"], night_of(name, [document])
         where = about["copy"], about["lease"], about["gpu"]
         found.append(Process(*where, document["datetime"], night, planted, about["seconds"]))
     begun = {lease: min(each.ended for each in found if each.lease == lease) for lease in {p.lease for p in found}}
     return sorted(found, key=lambda process: (begun[process.lease], process.lease, process.gpu, process.ended))
+
+
+def _documents(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield names and documents of a folder's files, or of a packed one."""
+    if place.is_dir():
+        for path in sorted(place.glob("*-*.json")):
+            yield path.stem, json.loads(path.read_text(encoding="utf-8"))
+        return
+    with gzip.open(place, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            name, document = json.loads(line)
+            yield name, document
+
+
+def pack(arguments: argparse.Namespace) -> int:
+    """Write the files of a folder as lines of one: a tenth of the size, to be kept."""
+    lines = [json.dumps(each, separators=(",", ":")) + "\n" for each in _documents(arguments.folder)]
+    with arguments.file.open("xb") as raw, gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as packed:
+        packed.write("".join(lines).encode())
+    print(f"{len(lines)} processes, {arguments.file.stat().st_size / 1e3:.0f} KB")
+    return 0
 
 
 @dataclass(frozen=True)
@@ -281,14 +307,18 @@ class Left:
         )
 
     @property
-    def blocked(self) -> frozenset[Pair]:
-        """What the night would have blocked or held."""
-        return frozenset(
-            pair
-            for verdict in self.verdicts
-            if verdict.outcome is Outcome.REGRESSED or Reason.HELD in verdict.reasons
-            for pair in verdict.members or [verdict.pair]
-        )
+    def regressed(self) -> frozenset[Pair]:
+        """What the night would have blocked, and more processes would not decide otherwise."""
+        return self._said(lambda verdict: verdict.outcome is Outcome.REGRESSED)
+
+    @property
+    def held(self) -> frozenset[Pair]:
+        """What the night would have held for a second one."""
+        return self._said(lambda verdict: Reason.HELD in verdict.reasons)
+
+    def _said(self, chosen: Callable[[Verdict], bool]) -> frozenset[Pair]:
+        verdicts = [verdict for verdict in self.verdicts if chosen(verdict)]
+        return frozenset(p for verdict in verdicts for p in verdict.members or [verdict.pair]) - self.undecided
 
 
 def _chosen(each: Screened, flags: Sequence[bool]) -> Iterator[Pair]:
@@ -308,7 +338,8 @@ def leave_out(processes: Sequence[Process], index: int, *, paired: bool, added: 
     night = processes[index]
     confirming = _pairs_after(processes, index) if paired else [(each, each) for each in _after(processes, index)]
     used = {id(each) for pair in confirming[:PAIRS] for each in pair} | {id(night)}
-    history = [process.night for process in processes if id(process) not in used]
+    in_time = sorted(processes, key=lambda process: process.ended)  # as a history is: creep is about its newest nights
+    history = [process.night for process in in_time if id(process) not in used]
     screening = screen(
         history,
         replace(night.night, screening=[_slowed(night.values, added)]),
@@ -387,7 +418,8 @@ class Judged:
         decisions: pairs of benchmark and time that were judged.
         above: how many of them lay above the one-sided 5 % limit.
         gateable: of how many twice the tolerance would be seen.
-        blocked: what it would have blocked or held.
+        regressed: what it would have blocked.
+        held: what it would have held for a second night.
         undecided: suspects that more processes would decide than there are.
 
     """
@@ -395,7 +427,8 @@ class Judged:
     decisions: int
     above: int
     gateable: int
-    blocked: frozenset[Pair]
+    regressed: frozenset[Pair]
+    held: frozenset[Pair]
     undecided: int
 
 
@@ -406,7 +439,8 @@ def _judged(processes: Sequence[Process], index: int, paired: bool) -> Judged:
         sum(count.decisions for count in counts),
         sum(count.above for count in counts),
         len(left.gateable),
-        left.blocked - left.undecided,
+        left.regressed,
+        left.held,
         len(left.undecided),
     )
 
@@ -421,15 +455,18 @@ def _group_lines(name: str, judged: Mapping[bool, Sequence[Judged]]) -> Iterator
         f"({share:.1%}; expected {EXPECTED:.1%}, from process to process +- {error:.1%})"
     )
     for paired, way in WAYS.items():
-        wrong = [str(pair) for night in judged[paired] for pair in night.blocked]
-        hit = sum(bool(night.blocked) for night in judged[paired])
+        regressed = [str(pair) for night in judged[paired] for pair in night.regressed]
+        held = [str(pair) for night in judged[paired] for pair in night.held]
         gateable = sum(night.gateable for night in judged[paired]) / max(1, decisions)
-        named = f" ({', '.join(sorted(set(wrong))[:5])})" if wrong else ""
         undecided = sum(night.undecided for night in judged[paired])
         yield (
-            f"{name}: {way}: blocked or held {len(wrong)} times in {hit} nights{named}; "
+            f"{name}: {way}: {len(regressed)} REGRESSED{_named(regressed)}, {len(held)} HELD{_named(held)}; "
             f"{undecided} suspects not decided for want of processes; gateable {gateable:.0%}"
         )
+
+
+def _named(pairs: Sequence[str]) -> str:
+    return f" ({', '.join(sorted(set(pairs))[:5])})" if pairs else ""
 
 
 def _share_error(nights: Sequence[Judged]) -> float:
@@ -478,7 +515,8 @@ def _found(processes: Sequence[Process], keys: Sequence[str], paired: bool, perc
         for name, pairs in (("gateable", left.gateable), ("all", left.judged)):
             asked = {pair for pair in pairs if pair.key in slowed}
             decided = asked - left.undecided
-            for place, count in enumerate((len(decided & left.blocked), len(decided), len(asked - decided))):
+            caught = decided & (left.regressed | left.held)
+            for place, count in enumerate((len(caught), len(decided), len(asked - decided))):
                 found[name][place] += count
     return "; ".join(
         f"of {name} blocked or held {caught} of {decided} ({caught / max(1, decided):.1%})"
@@ -501,18 +539,26 @@ def _pairs_line(processes: Sequence[Process]) -> str:
 
 
 def _planted_lines(processes: Sequence[Process]) -> Iterator[str]:
-    """What the clock saw of slow-downs that the device spun for: the difference from their size."""
-    by_size: dict[float, list[float]] = {}
+    """What the clocks saw of slow-downs that the device spun for: the difference from their size.
+
+    Kernels below 20 us apart: 1 % of 8 us is 80 ns, two or three steps of the events' clock. Training iterations apart:
+    where they are bound by the host they vary by more than what is planted.
+    """
+    by_size: dict[tuple[str, float], list[float]] = {}
     worst: dict[str, float] = {}
     for process in processes:
         for key, (size_ln, seen_ln) in process.planted.items():
-            by_size.setdefault(size_ln, []).append(seen_ln - size_ln)
+            time_ns = process.values.get(Pair(key, TIMES[0]), math.inf)
+            kind = "kernels below 20 us" if time_ns < SHORT_NS else "kernels of 20 us and more"
+            kind = "iterations" if key.startswith("iteration/") else kind
+            by_size.setdefault((kind, size_ln), []).append(seen_ln - size_ln)
             worst[key] = max(worst.get(key, 0.0), abs(seen_ln - size_ln))
-    for size_ln, errors in sorted(by_size.items()):
+    for (kind, size_ln), errors in sorted(by_size.items()):
         close = sum(abs(error) <= CLOSE_LN for error in errors)
-        yield f"planted {math.expm1(size_ln):+.0%}: error {_spread(errors)}; within 0.3 %: {close} of {len(errors)}"
+        size = f"{kind}: planted {math.expm1(size_ln):+.0%}"
+        yield f"{size}: error {_spread(errors)}; within 0.3 %: {close} of {len(errors)}"
     for key, error in sorted(worst.items(), key=lambda item: -item[1])[:5]:
-        yield f"planted, furthest off: {key} {error:.2%}"
+        yield f"planted, furthest off: {key} by {error:.2%}"
 
 
 def _lease(text: str) -> str:
@@ -543,7 +589,11 @@ def main() -> int:
     takes.set_defaults(work=take)
     for command in (runs, takes):
         command.add_argument("--lease", type=_lease, required=True, help="a name for this loan of the machine, or day")
-    evaluates = commands.add_parser("evaluate", help="report on a folder")
+    packs = commands.add_parser("pack", help="keep the files of a folder in one")
+    packs.add_argument("folder", type=Path)
+    packs.add_argument("file", type=Path)
+    packs.set_defaults(work=pack)
+    evaluates = commands.add_parser("evaluate", help="report on a folder, or on a packed one")
     evaluates.add_argument("folder", type=Path)
     evaluates.set_defaults(work=_print_report)
     arguments = parser.parse_args()

@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 CANDIDATE = "spun_norm"
-OPTION = f"--layer-norm={CANDIDATE}=spun_kernels:SpunLayerNorm"
+OPTION = f"--layer-norm={CANDIDATE}=spun_kernels:SpunFP32LayerNorm"
 FORWARD = f"layer_norm_fwd/{CANDIDATE}/"
 TIME = "device_time_ns"
 INTERRUPTED = 2  # pytest's status

@@ -24,6 +24,7 @@ from fuseproof.phases import PHASES
 from fuseproof.planting import measure_plant
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
 from fuseproof.subjects import Subject
+from fuseproof.tracing import trace_rounds
 
 __all__ = ["Key", "Measurements", "Plan"]
 
@@ -267,7 +268,7 @@ class Measurements:
         if clock is not None:
             clock.prepare(subject)
         rounds = _PROFILED_ITERATIONS if clock is None else _PROFILED_ROUNDS
-        seen_rounds = counts.count_rounds(counts.trace_rounds(subject, rounds, clock))
+        seen_rounds = counts.count_rounds(trace_rounds(subject, rounds, clock))
         _add_counts(record, seen_rounds)
         record["counts"]["allocations"] = allocations
         if plan.clock == "iteration" and seen_rounds.union_ns is not None:

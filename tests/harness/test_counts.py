@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._autograd import DeviceType
 
-from fuseproof import counts
+from fuseproof import counts, tracing
 from fuseproof.candidates import KERNEL_SETS
 from fuseproof.clock import Attempt
-from fuseproof.counts import Counts, HostPass, ProfilerClock, RoundTrace, count_rounds, short_kernel_name, trace_host
+from fuseproof.counts import Counts, HostPass, ProfilerClock, count_rounds, short_kernel_name, trace_host
 from fuseproof.ladder import STAGES
+from fuseproof.tracing import RoundTrace, trace_rounds
 from fuseproof.training import Training
 from fuseproof.workload import SIZES
 
@@ -246,7 +247,7 @@ def kernel(name, start, length=1):
 
 def test_annotations_are_no_kernels():
     """A record_function and an optimizer's step show on the device too, under the name they have on the host."""
-    trace = counts._take_apart(
+    trace = tracing.take_apart(
         [
             host("fuseproof.call", 0, 100),
             host("Optimizer.step#Adam.step", 5, 50),
@@ -261,7 +262,7 @@ def test_annotations_are_no_kernels():
 
 def test_both_sides_are_ordered_by_start():
     """Kineto's order is not the order of time."""
-    trace = counts._take_apart([kernel("b", 20), kernel("a", 10), host("aten::b", 2), host("aten::a", 1)])
+    trace = tracing.take_apart([kernel("b", 20), kernel("a", 10), host("aten::b", 2), host("aten::a", 1)])
 
     assert [name for _, _, name in trace.device] == ["a", "b"]
     assert [name for _, _, name in trace.host] == ["aten::a", "aten::b"]
@@ -269,7 +270,7 @@ def test_both_sides_are_ordered_by_start():
 
 def test_operators_are_counted_call_by_call():
     """What the host begins between a call's start and its end is the call's; the rest is nobody's."""
-    trace = counts._take_apart(
+    trace = tracing.take_apart(
         [
             host("aten::before", 0),
             host("fuseproof.call", 10, 10),
@@ -304,7 +305,7 @@ def test_operators_are_counted_call_by_call():
 )
 def test_what_counts_as_operator_and_as_synchronisation(name, expected):
     """Operators went through the dispatcher; synchronisations made the host wait."""
-    trace = counts._take_apart([host("fuseproof.call", 0, 10), host(name, 5)])
+    trace = tracing.take_apart([host("fuseproof.call", 0, 10), host(name, 5)])
 
     assert [expected] == trace.operators(trace.calls)
 
@@ -318,8 +319,8 @@ def profiled(monkeypatch):
             body()
             return list(events)
 
-        monkeypatch.setattr(counts, "_profile", run)
-        monkeypatch.setattr(counts, "_REHEAT_S", 0.0)
+        monkeypatch.setattr(tracing, "profiled", run)
+        monkeypatch.setattr(tracing, "_REHEAT_S", 0.0)
         for name in ("synchronize", "_sleep"):
             monkeypatch.setattr(torch.cuda, name, lambda *_: None)
 
@@ -333,16 +334,27 @@ class Holding:
         self.attempts = 0
 
     def attempt(self, call, marker=None):
-        """Run the call between two markers."""
-        marker()
+        """Run the call, between two markers if there are any."""
+        if marker is not None:
+            marker()
         call()
-        marker()
+        if marker is not None:
+            marker()
         self.attempts += 1
         return Attempt(None, 100 * self.attempts - 60, 10, self.attempts % 2 == 1, 1900)
+
+    def lengthen_spin(self):
+        """It falls behind on purpose."""
 
 
 def nothing():
     """Be called."""
+
+
+def heating_events(start, *kernels):
+    """Return the events of one call that heats the device: held as a round is, and not marked."""
+    device = [kernel(name, start + 20 + 10 * i, 5) for i, name in enumerate(kernels)]
+    return [host("fuseproof.call", start, 8), kernel("flush()", start + 2, 2), kernel(SPIN, start + 5, 2), *device]
 
 
 def round_events(start, *kernels, held=False):
@@ -362,7 +374,7 @@ def round_events(start, *kernels, held=False):
 def test_kernels_between_the_markers_are_the_call_s(profiled):
     """What runs between the rounds is nobody's, and rounds do not share kernels."""
     profiled(*round_events(0, "f()", "g()"), kernel("other()", 95), *round_events(100, "h()"))
-    first, second = counts.trace_rounds(nothing, 2, None)
+    first, second = trace_rounds(nothing, 2, None)
 
     assert first.kernels == (("f()", 20, 25), ("g()", 30, 35))
     assert second.kernels == (("h()", 120, 125),)
@@ -373,7 +385,7 @@ def test_kernels_between_the_markers_are_the_call_s(profiled):
 def test_flush_and_hold_are_not_the_call_s(profiled):
     """Held by a device clock, a round has three spins: the clock's own, which holds the stream, and the two markers."""
     profiled(*round_events(0, "f()", held=True), *round_events(100, "g()", "h()", held=True))
-    first, second = counts.trace_rounds(nothing, 2, Holding())
+    first, second = trace_rounds(nothing, 2, Holding())
 
     assert first.kernels == (("f()", 20, 25),)
     assert [name for name, _, _ in second.kernels] == ["g()", "h()"]
@@ -383,15 +395,39 @@ def test_a_profiled_round_keeps_what_the_clock_read_in_it(profiled):
     """Interval and span of one round can be compared; a round in which the host fell behind has no interval."""
     profiled(*round_events(0, "f()", held=True), *round_events(100, "f()", held=True))
 
-    assert [trace.interval_ns for trace in counts.trace_rounds(nothing, 2, Holding())] == [40, None]
+    assert [trace.interval_ns for trace in trace_rounds(nothing, 2, Holding())] == [40, None]
 
 
-def test_spins_of_the_reheating_are_not_markers(profiled):
+@pytest.fixture
+def heat(monkeypatch):
+    """Lets the device be heated by two calls before the profiled rounds."""
+
+    def heat():
+        monkeypatch.setattr(tracing, "_REHEAT_S", 0.5)
+        times = iter((0.0, 0.1, 0.2, 0.7))
+        monkeypatch.setattr(tracing.time, "perf_counter", lambda: next(times))
+
+    return heat
+
+
+def test_spins_of_the_reheating_are_not_markers(profiled, heat):
     """The device is heated before the rounds with the same spin: the last ones are the rounds'."""
-    heating = [kernel(SPIN, -50), kernel("heat()", -40), kernel(SPIN, -30)]
-    profiled(*heating, *round_events(0, "f()"))
+    profiled(*heating_events(-200, "heat()"), *heating_events(-100, "heat()"), *round_events(0, "f()", held=True))
+    heat()
 
-    assert counts.trace_rounds(nothing, 1, None)[0].kernels == (("f()", 20, 25),)
+    assert trace_rounds(nothing, 1, Holding())[0].kernels == (("f()", 20, 25),)
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["idle", "held"])
+def test_a_call_may_spin_itself(profiled, heat, held):
+    """A planted slow-down, or a kernel that waits: its spins are its own work, and the markers are still found."""
+    kernels = ["f()", SPIN, "g()", SPIN]
+    heating = [*heating_events(-200, *kernels), *heating_events(-100, *kernels)] if held else []
+    profiled(*heating, *round_events(0, *kernels, held=held), *round_events(100, *kernels, held=held))
+    if held:
+        heat()
+    for trace in trace_rounds(nothing, 2, Holding() if held else None):
+        assert [name for name, _, _ in trace.kernels] == kernels
 
 
 @pytest.mark.parametrize(
@@ -408,7 +444,7 @@ def test_lost_markers_are_an_error(profiled, lost, sentence):
     profiled(*events)
 
     with pytest.raises(RuntimeError, match=sentence):
-        counts.trace_rounds(nothing, 2, None)
+        trace_rounds(nothing, 2, None)
 
 
 def test_profiler_clock_replays_the_union_of_each_round(monkeypatch):

@@ -436,6 +436,31 @@ def test_a_plant_that_is_not_seen_fails_the_session() -> None:
     assert [awake.status(), asleep.status()] == [0, 21]
 
 
+def test_a_plant_is_where_the_benchmarks_own_clock_looks() -> None:
+    """An iteration's device time is the profiler's, and quiet; a plant there is read on a wall clock, which is not."""
+    tonight = night("tonight", *[LEVEL] * 3)
+    quietest = session(flat(), tonight).plant
+    assert quietest is not None
+    wall = Pair(quietest.pair.key, "iteration_time_ns")
+
+    def with_iteration(seen: Night, percent: float) -> Night:
+        """Make the quietest benchmark a training iteration, whose wall time jumps beside its device time."""
+        times = [1e6 * math.exp(percent / 100 * (run - 1)) for run in range(len(seen.screening))]
+        return replace(
+            seen, screening=[{**values, wall: time} for values, time in zip(seen.screening, times, strict=True)]
+        )
+
+    history = [with_iteration(each, 10 * (-1) ** at) for at, each in enumerate(flat())]
+    beside = session(history, with_iteration(tonight, 10))
+    assert beside.plant is not None
+    assert (beside.plant.pair.metric, beside.plant.pair.key == wall.key) == ("device_time_ns", False)
+
+    alone = [replace(each, screening=[{wall: 1e6, quietest.pair: 1e5}] * 3) for each in flat()]
+    lonely = session(alone, alone[0]).plant
+    assert lonely is not None
+    assert lonely.pair == wall
+
+
 def test_processes_that_disagree_fail_the_session() -> None:
     """Ten times the usual spread within a night: the machine is not the one that the history knows."""
     seed = np.random.default_rng(0)

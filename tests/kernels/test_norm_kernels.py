@@ -5,9 +5,10 @@ import re
 import pytest
 import torch
 
-from fuseproof.counts import short_kernel_name, trace_rounds
+from fuseproof.counts import short_kernel_name
 from fuseproof.parity.norm import NORM_DTYPES, REGIMES
 from fuseproof.parity.norm.checks import build
+from fuseproof.tracing import trace_rounds
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("norm_case")]
 

@@ -96,7 +96,12 @@ class GateSession:
     @cached_property
     def plant(self) -> Plant | None:
         """The slow-down to be planted as a control; None where nothing is judged that has noise."""
-        plants = (choose_plant(each) for each in self.screening.screened)
+        # Of a training iteration the device time comes from the profiler; what can be planted is read by its own clock.
+        iterations = {pair.key for pair in self.screening.tonight.pairs if pair.metric == "iteration_time_ns"}
+        plants = (
+            choose_plant(each, iterations if each.family.rule.metric == "device_time_ns" else ())
+            for each in self.screening.screened
+        )
         return min((plant for plant in plants if plant is not None), key=lambda plant: plant.size_ln, default=None)
 
     @property

@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fuseproof.counts import trace_rounds
 from fuseproof.parity.measures import ParityError
+from fuseproof.tracing import trace_rounds
 
 __all__ = ["Launched", "assert_launched", "launched_by"]
 

@@ -6,7 +6,7 @@ docs/verdicts.md, section 8. A session whose controls fail is answered by nobody
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,11 +37,18 @@ class Plant:
     block_ln: float
 
 
-def choose_plant(each: Screened) -> Plant | None:
-    """Return +max(3 tolerances, 2 detectable effects), at most 300 %, on the quietest; None where nothing is judged."""
-    if not each.judged.any():
+def choose_plant(each: Screened, beside: Collection[str] = ()) -> Plant | None:
+    """Return +max(3 tolerances, 2 detectable effects), at most 300 %, on the quietest; None where nothing is judged.
+
+    Args:
+        each: benchmarks of one metric.
+        beside: keys of which this metric is not the own one: a slow-down is planted where the benchmark's clock looks.
+
+    """
+    own = np.array([pair.key not in beside for pair in each.family.pairs], dtype=np.bool_)
+    if not (each.judged & own).any():
         return None
-    column = int(np.argmin(np.where(each.judged, each.limits.mde, np.inf)))
+    column = int(np.argmin(np.where(each.judged & own, each.limits.mde, np.inf)))
     size = max(3 * float(each.family.tolerance_ln[column]), 2 * float(each.limits.mde[column]))
     size = min(size, GREATEST_PLANT_LN)
     return Plant(each.family.pairs[column], size, float(each.limits.block[column]))

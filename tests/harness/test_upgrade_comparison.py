@@ -1,5 +1,7 @@
 """Pairs of documents to verdicts of an upgrade, and processes to standings of candidates: from documents alone."""
 
+import gzip
+import json
 import math
 import random
 import runpy
@@ -269,6 +271,29 @@ def test_gateable_is_said_of_all_pairs(trial):
     assert "0 of 0 gateable" in tool["counted"](compare(bank, RULES), 8)
     decided = compare(bank[:4], RULES).verdicts[0]
     assert tool["mde_ln"](decided, 24, 0.00995) < tool["mde_ln"](decided, 8, 0.00995) < decided.mde_ln
+
+
+@pytest.mark.parametrize("lease", ["one", "two"])
+def test_an_h200_beside_itself_is_never_slower(lease):
+    """Sixteen processes of one environment on two GPUs, as they ran and dealt anew eight times: none is REGRESSED."""
+    with gzip.open(DOCS / "data" / "gate-h200-20261129.jsonl.gz", "rt", encoding="utf-8") as lines:
+        measured = dict(map(json.loads, lines))
+    arms = {"A": "old", "B": "new"}
+    found = {}
+    for name, document in measured.items():
+        about = document["process"]
+        for benchmark in document["benchmarks"]:
+            benchmark["fullname"] = record_of(benchmark)["key"]
+        if name.startswith("aa-") and about["lease"] == lease:
+            arm = {arms[about["copy"]]: {**document, "upgrade": {"failed": False, "seconds": about["seconds"]}}}
+            found.setdefault((name[:-1], int(about["gpu"])), {}).update(arm)
+    trials = [Trial(number, gpu, "old", arm) for number, ((_, gpu), arm) in enumerate(sorted(found.items()))]
+    assert len(trials) == 8
+    tool = runpy.run_path(str(DOCS / "upgrade_bank.py"))
+    for way, comparison in tool["judged"](trials, 8):
+        outcomes = {verdict.outcome for verdict in comparison.verdicts}
+        assert Outcome.PASS in outcomes, way
+        assert Outcome.REGRESSED not in outcomes, way
 
 
 # --- standings --------------------------------------------------------------------------------------------------------

@@ -180,3 +180,21 @@ def test_an_override_may_be_for_what_a_nights_share_leaves_out(selection: str, s
     seen = GateSettings(rules=(*DEFAULT_RULES, Rule("launches", Kind.REPORTED, keys="op/*/11")))
     part = night(*[run_of(LEVEL[:11])] * 3)
     assert not any("fits none of" in line for line in present.table_lines(session_of(part, settings=seen)))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ("gate", "gate", False),
+        ("", "gate of tests/kernels", True),
+        ("not recorded", "gate", False),
+        ("gate", "not recorded", False),
+    ],
+)
+def test_a_baseline_of_another_selection_is_named(before: str, now: str, said: bool) -> None:
+    """What a process measures besides moves memory-bound kernels by about 1 % on an H200."""
+    nights = [replace(each, selection=before) for each in history()]
+    lines = present.table_lines(session_of(night(*[run_of(LEVEL)] * 3, selection=now), nights))
+    named = [line for line in lines if line.startswith("the baseline's newest nights were asked for something else")]
+    assert bool(named) == said
+    assert all("(default)" in line for line in named)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuseproof.gate.session import GateSession
-from fuseproof.verdicts.night import Night, is_share
+from fuseproof.verdicts.night import NOT_RECORDED, Night, is_share
 from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Verdict, closing_line, in_percent
 
 __all__ = ["CALIBRATE", "aligned", "night_label", "shown_value", "table_lines", "to_json"]
@@ -44,6 +44,7 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     if session.full_selection and not is_share(session.selection):
         known = session.screening.known | session.screening.tonight.pairs
         lines += session.settings.unmatched({pair.key for pair in known})
+    lines += _other_selections(session)
     lines.append(summary_line(session))
     new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
     if new or not session.screening.known:
@@ -66,6 +67,20 @@ def summary_line(session: GateSession) -> str:
     if session.settings.mode == "warn":
         parts.append('mode "warn": the status stays 0')
     return "gate: " + "; ".join(parts)
+
+
+def _other_selections(session: GateSession) -> list[str]:
+    """Say if the newest nights of the baseline were asked for something else: what ran beside a benchmark matters."""
+    newest = {position for each in session.screening.screened for position in each.family.reference}
+    asked = {session.screening.history[position].selection for position in newest}
+    other = sorted(asked - {session.screening.tonight.selection, NOT_RECORDED})
+    if not other or session.screening.tonight.selection == NOT_RECORDED:
+        return []
+    shown = ", ".join(selection or "default" for selection in other)
+    return [
+        f"the baseline's newest nights were asked for something else ({shown}): what a process measures besides can "
+        "move a benchmark by 1 %; calibrate what the nights run"
+    ]
 
 
 def _baseline(session: GateSession) -> str:

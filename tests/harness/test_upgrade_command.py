@@ -55,6 +55,7 @@ def test_layer_norm(layer_norm, rows, device, measure):
         pytest.skip("not here")
     if layer_norm.name == os.environ.get("LACKS"):
         pytest.skip("not in this environment")
+    assert layer_norm.name != os.environ.get("SPOILS"), f"{layer_norm.name} is wrong"
     measure(norm_plan(layer_norm, rows, 64, "fp32", device, backward=False))
 """
 SPUN = ("--layer-norm", "spun=spun_kernels:SpunLayerNorm")
@@ -277,6 +278,20 @@ def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
     assert re.search(r"layer_norm_fwd/primitive/fp32/8x64 .*MISSING .*old measures it, new does not", command.said)
     assert "the budget is over: the same command goes on with the pairs in lacks" in command.said
     assert "INCONCLUSIVE" in command.said
+
+
+def test_a_benchmark_that_fails_in_both_is_no_success(project, environ):
+    """Nothing is slower, and one benchmark was measured nowhere: not decided, status 21, with the test and its words."""
+    spoils = ("--from-env", "SPOILS=primitive", "--to-env", "SPOILS=primitive")
+    arguments = (*BOTH, *spoils, "--folder", "spoils", "-k", "16 and (torch or primitive)", "--json", "spoils.json")
+    command = Command(project, environ, "upgrade", *arguments, *COMMON)
+    assert command.end() == 21, command.said
+    answer = json.loads((project / "spoils.json").read_text())
+    said = "Not decided: 0 of 2 benchmarks slower than 1 % (95 %), 1 not compared, since its test fails, peak memory"
+    assert answer["sentence"].startswith(said)
+    (failed,) = (each for each in answer["verdicts"] if each["metric"] == "test")
+    assert (failed["key"], failed["outcome"]) == ("tests/test_norm.py::test_layer_norm[primitive-16]", "INVALID")
+    assert failed["detail"].startswith("its test fails in old and new: AssertionError: primitive is wrong")
 
 
 # --- used wrongly -----------------------------------------------------------------------------------------------------

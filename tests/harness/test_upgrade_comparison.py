@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def trial(book):
     """Return a maker of finished pairs of documents: metrics by key, old and new."""
 
-    def make(number, old, new, *, gpu=0, spoiled=None, method=None, failures=None):
+    def make(number, old, new, *, gpu=0, spoiled=None, method=None, failures=None, failed=None):
         documents = {}
         for arm, metrics in (("old", old), ("new", new)):
             options = {"invalid": spoiled} if arm == "new" and spoiled else {}
@@ -32,6 +32,8 @@ def trial(book):
             about = {"pair": number, "arm": arm, "gpu": gpu, "first": arm == "old", "seconds": 2.0, "failed": False}
             if arm == "new" and failures:
                 about |= {"failed": True, "failures": failures}
+            if arm in (failed or {}):
+                about |= {"failed": True, "failed_tests": failed[arm]}
             documents[arm] = {**document, "upgrade": about}
         return Trial(number, gpu, "old", documents)
 
@@ -217,6 +219,48 @@ def test_failed_tests_are_told(trial):
     metrics = {KEYS[0]: {DEVICE: 1e5}}
     trials = [trial(n, metrics, metrics, failures="1 failed" if n < 2 else None) for n in range(4)]
     assert compare(trials, RULES).notes == ["new, pair 1, 2: a test failed: 1 failed"]
+
+
+GONE = "t.py::test[op/gone/fp32/1]"
+
+
+@pytest.mark.parametrize(
+    ("failed", "detail"),
+    [
+        ({"old": {GONE: "off by 5"}, "new": {GONE: "off by 500"}}, "its test fails in old and new: off by 500"),
+        ({"old": {GONE: "off by 5"}}, "its test fails in old: off by 5"),
+        ({"new": {GONE: "off by 500"}}, "its test fails in new: off by 500"),
+    ],
+    ids=["both", "old_and_skipped", "new_and_skipped"],
+)
+@pytest.mark.parametrize("times", [4, 1], ids=["always", "once"])
+def test_a_benchmark_that_fails_and_is_measured_nowhere_is_not_left_out(trial, failed, detail, times):
+    """It was asked for: INVALID with the test and what it says, and no other pair is run for it."""
+    metrics = {KEYS[0]: {DEVICE: 1e5}}
+    found = compare([trial(n, metrics, metrics, failed=failed if n < times else None) for n in range(4)], RULES)
+    assert outcomes(found, "test") == {GONE: "INVALID(FAILED)"}
+    assert (found.verdicts[0].detail, outcomes(found)) == (detail, {KEYS[0]: "PASS"})
+    assert not found.undecided
+
+
+def test_failures_that_other_verdicts_tell(trial):
+    """Gone in the new one: MISSING with the reason. Only right there, or failing at times in the old one: nothing."""
+    one, two = {KEYS[0]: {DEVICE: 1e5}}, {KEYS[0]: {DEVICE: 1e5}, "op/gone/fp32/1": {DEVICE: 1e5}}
+    gone = compare([trial(n, two, one, failed={"new": {GONE: "off"}}) for n in range(4)], RULES)
+    come = compare([trial(n, one, two, failed={"old": {GONE: "off"}}) for n in range(4)], RULES)
+    once = compare(
+        [trial(n, two if n else one, two, failed={"old": {GONE: "off"}} if not n else None) for n in range(5)], RULES
+    )
+    assert (outcomes(gone)["op/gone/fp32/1"], outcomes(come)["op/gone/fp32/1"]) == ("MISSING", "NEW(NO_BASELINE)")
+    assert gone.verdicts[0].detail == "old measures it, new does not: its test fails there: off"
+    assert [outcomes(each, "test") for each in (gone, come, once)] == [{}] * 3
+
+
+def test_a_test_that_fails_at_times_in_the_new_one(trial):
+    """Its times may be equal: what fails there now and then and did not before is no PASS."""
+    one, two = {KEYS[0]: {DEVICE: 1e5}}, {KEYS[0]: {DEVICE: 1e5}, "op/gone/fp32/1": {DEVICE: 1e5}}
+    trials = [trial(n, two, two if n else one, failed=None if n else {"new": {GONE: "off"}}) for n in range(5)]
+    assert outcomes(compare(trials, RULES), "test") == {GONE: "INVALID(FAILED)"}
 
 
 def test_nothing_measured_is_no_crash():

@@ -137,12 +137,19 @@ def test_failed_tests_are_collected_again(runner, bank, book):
     """Where a test has failed, the next pair runs what the command line chooses: named tests would leave it out."""
     child = FakeChild(book)
     measure = child.measure
-    child.measure = lambda *call: {**(found := measure(*call)), "upgrade": {**found["upgrade"], "failed": True}}
+    child.measure = lambda *call: {
+        **(found := measure(*call)),
+        "upgrade": {**found["upgrade"], "failed": True, "failed_tests": {"t": "w"}},
+    }
     runner(child, undecided=still(until=4)).run()
     assert {()} == {call.tests for call in child.calls}
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
+
+
+# What pytest leaves beside its order.
+FAILED = 'write() { printf "%s" "$1" > "$(dirname "$FUSEPROOF_CHILD")/failed.json"; }; write'
 
 
 @pytest.fixture
@@ -167,6 +174,8 @@ def child_of(tmp_path):
         ("echo 'ERROR: no such option'; exit 4", ConfigError, "old: pytest refuses: no such option"),
         ("exit 5", ConfigError, "old: no benchmark is selected by tests"),
         ("exit 2", ChildError, "old: it ended with status 2: it said nothing"),
+        ("exit 1", ChildError, "old: it has not said which tests failed: "),
+        (f"{FAILED} '[3'; exit 0", ChildError, "old: it has not said which tests failed: "),
     ],
 )
 def test_a_process_that_measures_nothing(child_of, script, error, said):
@@ -178,13 +187,14 @@ def test_a_process_that_measures_nothing(child_of, script, error, said):
 
 def test_all_tests_failed_or_skipped(child_of):
     """Ran to its end with nothing measured: no error, and the reason is kept, for the other environment may have it."""
-    found = child_of("echo '6 failed'; exit 1")
+    found = child_of(f"""{FAILED} '{{"t.py::a": "off by 5"}}'; echo '6 failed'; exit 1""")
     assert (found["benchmarks"], found["upgrade"]["nothing"], found["upgrade"]["failed"]) == ([], "6 failed", True)
+    assert found["upgrade"]["failed_tests"] == {"t.py::a": "off by 5"}
 
 
 def test_what_a_process_is_told(child_of, tmp_path):
     """The tests, the options, one process, the repository; its GPU, besides the environment's own variables."""
-    child_of(f'echo "$K $@" > {tmp_path}/told; exit 1')
+    child_of(f'{FAILED} "{{}}"; echo "$K $@" > {tmp_path}/told; exit 1')
     told = (tmp_path / "told").read_text().strip()
     assert f"gpu -m pytest {tmp_path}/tests --rootdir={tmp_path} -n0 -p no:cacheprovider" == told
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pytest
 
+from fuseproof.failures import first_words
 from fuseproof.parity import worst
 from fuseproof.parity.defects import id_in
 from fuseproof.parity.summary import MENDED
@@ -28,7 +29,6 @@ __all__ = ["SCHEMA", "record"]
 
 SCHEMA: Final = 1
 _OPTION = "--fuseproof-parity-json"
-_LONGEST_WHY = 300  # characters: a message names quantity, error and budget well before
 _RANK = {outcome: rank for rank, outcome in enumerate(("failed", "mended", "known", "skipped", "passed"))}
 
 
@@ -88,7 +88,7 @@ def _came_of(report: pytest.TestReport) -> tuple[str, str]:
     known = getattr(report, "wasxfail", None)
     if report.failed:
         text = str(report.longrepr)
-        return ("mended", id_in(text) or text) if MENDED in text and known is None else ("failed", _message(report))
+        return ("mended", id_in(text) or text) if MENDED in text and known is None else ("failed", first_words(report))
     if report.skipped:
         return ("skipped", _skip_reason(report)) if known is None else ("known", id_in(known) or known)
     return "passed", ""
@@ -97,10 +97,3 @@ def _came_of(report: pytest.TestReport) -> tuple[str, str]:
 def _skip_reason(report: pytest.TestReport) -> str:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple | list) else str(report.longrepr)
     return str(reason).removeprefix("Skipped: ")
-
-
-def _message(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    lines = [line.strip() for line in str(crash.message if crash else report.longrepr).splitlines() if line.strip()]
-    line = lines[0] if lines else "it gives no reason"
-    return line.partition("ParityError: ")[2][:_LONGEST_WHY] or line[:_LONGEST_WHY]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fuseproof.upgrade.outcome import Upgrade
 from fuseproof.upgrade.sections import is_time, plain
-from fuseproof.verdicts.verdict import Outcome, Verdict
+from fuseproof.verdicts.verdict import Outcome, Reason, Verdict
 
 __all__ = ["sentence"]
 
@@ -37,13 +37,16 @@ def _times(upgrade: Upgrade) -> list[str]:
     slower = _keys(each for each in times if each.outcome is Outcome.REGRESSED)
     faster = _keys(each for each in times if each.outcome is Outcome.IMPROVED)
     undecided = _keys(each for each in verdicts if each.outcome in _UNDECIDED)
-    unmeasured = _keys(each for each in verdicts if each.outcome in _NOT_MEASURED)
+    failed = _keys(each for each in verdicts if Reason.FAILED in each.reasons)
+    unmeasured = _keys(each for each in verdicts if each.outcome in _NOT_MEASURED) - failed
     tolerance = f"{math.expm1(upgrade.tolerance_ln):.3g}"
     percent = f"{float(tolerance) * 100:g} %"
     new = _keys(each for each in verdicts if each.outcome is Outcome.NEW)
     parts = [f"{slower} of {_keys(verdicts)} benchmarks slower than {percent} (95 %)"]
     parts += [f"{faster} faster"] if faster else []
     parts += [f"{undecided} undecided"] if undecided else []
+    why = "its test fails" if failed == 1 else "their tests fail"
+    parts += [f"{failed} not compared, since {why}"] if failed else []
     parts += [f"{unmeasured} not comparable"] if unmeasured else []
     return parts + ([f"{new} only in {upgrade.new.name}"] if new else [])
 

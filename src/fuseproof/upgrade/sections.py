@@ -54,14 +54,16 @@ def is_time(metric: str) -> bool:
 def sections(upgrade: Upgrade) -> list[Section]:
     """Return all that is to be said after the overall sentence, what matters most first."""
     parity = _parity(upgrade.parity) if upgrade.parity is not None else [Section("Parity", ("It was not asked for.",))]
+    measured = [each for each in upgrade.verdicts if Reason.FAILED not in each.reasons]
     exact, times = (
-        _verdicts(title, upgrade, [each for each in upgrade.verdicts if is_time(each.pair.metric) == kind], same)
+        _verdicts(title, upgrade, [each for each in measured if is_time(each.pair.metric) == kind], same)
         for title, kind, same in (
             ("Kernels, launches, memory", False, "the same in both"),
             ("Times", True, "none slower, none faster, none undecided"),
         )
     )
-    return [_course(upgrade), _environments(upgrade), *parity, exact, times, _everything(upgrade)]
+    failed = _failed([each for each in upgrade.verdicts if Reason.FAILED in each.reasons])
+    return [_course(upgrade), _environments(upgrade), *parity, *failed, exact, times, _everything(upgrade)]
 
 
 def _course(upgrade: Upgrade) -> Section:
@@ -134,6 +136,12 @@ def _verdicts(title: str, upgrade: Upgrade, verdicts: Sequence[Verdict], same: s
     else:
         lines = [f"{quiet} of {len(verdicts)} {same if not told else 'without a finding'}"]
     return _section(title, lines, _TABLE, [_row(upgrade, each) for each in told])
+
+
+def _failed(verdicts: Sequence[Verdict]) -> list[Section]:
+    rows = [(each.pair.key, each.outcome, each.detail) for each in verdicts]
+    title = f"Benchmarks whose tests fail ({len(rows)})"
+    return [_section(title, (), ("test", "verdict", "why"), rows)] if rows else []
 
 
 def _everything(upgrade: Upgrade) -> Section:

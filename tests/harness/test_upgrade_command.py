@@ -281,7 +281,7 @@ def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
 
 
 def test_a_benchmark_that_fails_in_both_is_no_success(project, environ):
-    """Nothing is slower, and one benchmark was measured nowhere: not decided, status 21, with the test and its words."""
+    """Nothing is slower, and one benchmark was measured nowhere: status 21, with the test and its words."""
     spoils = ("--from-env", "SPOILS=primitive", "--to-env", "SPOILS=primitive")
     arguments = (*BOTH, *spoils, "--folder", "spoils", "-k", "16 and (torch or primitive)", "--json", "spoils.json")
     command = Command(project, environ, "upgrade", *arguments, *COMMON)

@@ -1,14 +1,14 @@
 """What came of each parity case of a session, as a file: `--fuseproof-parity-json FILE`.
 
-One JSON object: `schema` 1; `finished`, false where the session ended before its last test; `tests`, by test id:
+One JSON object: `schema` 2; `finished`, false where the session ended before its last test; `tests`, by test id:
 
 - `outcome`: `passed`; `failed`; `known`, failed as the table of defects says; `mended`, passed although the table says
   that it fails; `skipped`.
 - `why`, but for `passed`: the first line of the failure, the defect's id, or the reason to skip.
-- `errors`: by quantity, the greatest error that held, in units of its budget. In them is what
+- `errors`: by quantity, the greatest error in units of its budget; of a case that failed also of the check that did
+  not hold, there 1 or more, and 1e99 for what is not finite or has another shape. In them is what
   `fuseproof.parity.measures` compares, the bias of an update, and the way of half-precision parameters beside a
-  trusted one, in children too; not what is compared bit by bit or counted, and no check that failed: its message
-  says it.
+  trusted one, in children too; not what is compared bit by bit or counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fuseproof.parity.summary import MENDED
 
 __all__ = ["SCHEMA", "record"]
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 _OPTION = "--fuseproof-parity-json"
 _RANK = {outcome: rank for rank, outcome in enumerate(("failed", "mended", "known", "skipped", "passed"))}
 

@@ -18,11 +18,20 @@ _NOT_MEASURED = {Outcome.INVALID, Outcome.MISSING}
 
 def sentence(upgrade: Upgrade) -> str:
     """Return the answer: whether to switch, and all that it rests on, in one sentence that agrees with the status."""
-    lead = _LEADS.get(upgrade.status, "Do not switch")
+    lead = f"{_LEADS.get(upgrade.status, 'Do not switch')}{_wrong_before(upgrade)}"
     parts = [*_times(upgrade), _memory(upgrade.verdicts), *_counts(upgrade.verdicts)]
     parity = "parity was not asked for" if upgrade.parity is None else f"parity: {upgrade.parity.sentence}"
     early = "; interrupted, start it again and it goes on" if upgrade.interrupted else ""
     return plain(f"{lead}: {', '.join([*parts, parity])}{early}.")
+
+
+def _wrong_before(upgrade: Upgrade) -> str:
+    """Return what a reader of the first words alone must know of a switch: it mends nothing of what fails in both."""
+    count = 0 if upgrade.parity is None else len(upgrade.parity.still_failing)
+    if upgrade.status or not count:
+        return ""
+    words = "case that failed before and still fails" if count == 1 else "cases that failed before and still fail"
+    return f", with {count} parity {words}"
 
 
 def _keys(verdicts: Iterable[Verdict]) -> int:

@@ -9,7 +9,7 @@ from fuseproof.gate.present import shown_value
 from fuseproof.upgrade.environment import Examined
 from fuseproof.upgrade.inventory import differences, in_words
 from fuseproof.upgrade.outcome import Upgrade
-from fuseproof.upgrade.parity_change import ParityChange
+from fuseproof.upgrade.parity_change import ParityChange, in_budgets
 from fuseproof.verdicts.verdict import SUITE, Outcome, Reason, Verdict, in_percent
 
 __all__ = ["Section", "is_time", "plain", "sections"]
@@ -111,6 +111,7 @@ def _parity(change: ParityChange) -> list[Section]:
         ("Newly failing", change.newly_failing),
         ("Known defects gained", change.defects_gained),
         ("No longer asked", change.vanished),
+        ("Failing in both, in another way", change.failing_otherwise),
         ("Failing in both", change.still_failing),
         ("Known defects mended", change.defects_mended),
         ("Failures mended", change.newly_passing),
@@ -119,11 +120,15 @@ def _parity(change: ParityChange) -> list[Section]:
         if changes:
             rows = [(each.test, f"{each.old} -> {each.new}", each.why) for each in changes]
             found.append(_section(f"Parity: {title.lower()} ({len(rows)})", (), ("case", "was and is", "why"), rows))
-    if change.grown:
-        title = f"Parity: errors grown more than {change.growth:g} times, in their budgets ({len(change.grown)})"
-        header = ("case", "quantity", "old, in budgets", "new, in budgets")
-        errors = [(each.test, each.quantity, f"{each.old:.3g}", f"{each.new:.3g}") for each in change.grown]
-        found.append(_section(title, (), header, errors))
+    for title, grown in (("failing in both, and", change.worsened), ("errors", change.grown)):
+        if grown:
+            errors = [
+                (each.test, each.quantity, in_budgets(each.old), in_budgets(each.new), f"{each.times:.3g}")
+                for each in grown
+            ]
+            title = f"Parity: {title} grown more than {change.growth:g} times ({len(grown)})"
+            header = ("case", "quantity", "old, in budgets", "new, in budgets", "times")
+            found.append(_section(title, (), header, errors))
     return found
 
 

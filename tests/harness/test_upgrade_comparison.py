@@ -368,6 +368,16 @@ def test_the_undecided_run_again_with_whom_they_are_compared(races):
     assert found.status == 21
 
 
+def test_a_candidate_that_fails_is_no_silence(races):
+    """Its benchmark is not measured: which test, and what it says; who is faster among the others is not the answer."""
+    trials = races(4, {"a": {DEVICE: 100}, "b": {DEVICE: 90}})
+    for each in trials:
+        each.documents["here"]["upgrade"] |= {"failed": True, "failed_tests": {GONE: "off by 5"}}
+    found = rank(trials, ["a", "b"], RULES, ONE_PERCENT)
+    assert (found.status, found.notes) == (21, [f"{GONE} fails: off by 5"])
+    assert {"b": {Place.FASTER}} == places(found)
+
+
 def test_host_time_is_told_and_not_waited_for(races):
     """It has a row of its own, and its noise keeps nothing going."""
     walk = random.Random(5)

@@ -123,7 +123,7 @@ def test_a_benchmark_that_fails_has_a_table_of_its_own():
     text = FORMS["terminal"](upgrade(*FINE, FAILS))
 
     assert "Benchmarks whose tests fail (1)" in text
-    assert re.search(r"t.py::test_b +INVALID +its test fails in both: off", text)
+    assert re.search(r"t.py::test_b +INVALID +its test fails in old and new: off", text)
     assert "3 of 3 the same in both" in text
 
 

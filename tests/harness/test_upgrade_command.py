@@ -1,5 +1,6 @@
 """`fuseproof upgrade` and `fuseproof versus` as a person runs them, with real processes, on a clock that is made up."""
 
+import errno
 import json
 import os
 import re
@@ -322,6 +323,7 @@ def here(tmp_path, monkeypatch, environ):
         ((*BOTH, "--workers", "x"), "--workers x"),
         ((*BOTH, "--gpus", "many"), "--gpus many"),
         ((*BOTH, "--json", "no/such/file"), "--json no/such/file: there is no folder no/such"),
+        ((*BOTH, "--html", "tests"), "--html tests: is a folder; name a file"),
         (("--from", "no-such-python", "--to", sys.executable), "no-such-python"),
     ],
 )
@@ -333,6 +335,27 @@ def test_used_wrongly(here, capfd, arguments, said):
     assert error.startswith("fuseproof upgrade: ")
     assert len(error.splitlines()) == 1
     assert not list(here.glob("fuseproof-upgrade/0*"))
+
+
+def test_a_full_disk_is_one_sentence(here, monkeypatch, capfd):
+    """Wherever it is met: here where the answer of an environment should lie."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/fuseproof-x")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    assert main(["upgrade", *BOTH, *COMMON]) == 2
+    said = "fuseproof upgrade: /tmp/fuseproof-x: No space left on device; mend that, and run it again\n"
+    assert capfd.readouterr().err == said
+
+
+def test_an_answer_that_nobody_can_hear_is_one_sentence(here, environ):
+    """The terminal's file is full: no traceback, and Python does not complain once more at its end."""
+    command = [sys.executable, "-m", "fuseproof", "upgrade", *BOTH, *COMMON]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=here, env=environ, stdout=full, stderr=subprocess.PIPE, check=False)
+    said = b"fuseproof upgrade: No space left on device; mend that, and run it again\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_without_tests(tmp_path, monkeypatch, capfd):

@@ -317,6 +317,7 @@ def test_a_pair_that_would_end_too_late_is_not_started(runner, bank, book):
         ({"machine": "b200"}, "machine was 'h200-sxm' and is 'b200'"),
         ({"tolerance": "2 %"}, "tolerance was nothing and is '2 %'"),
         ({"arms": {**ARMS, "new": {"python": "p", "set": {"K": "2"}}}}, "new set K was '1' and is '2'"),
+        ({"arms": {**ARMS, "third": {}}}, "arms was 'old new' and is 'old new third'"),
         ({"fuseproof": "9"}, "fuseproof was '0.1.0' and is '9'"),
         ({"arguments": ("--full",)}, "arguments was nothing and is '--full'"),
     ],
@@ -344,7 +345,18 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         Bank.begin(tmp_path, PLAN)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1}', '{"schema": 1, "kind": 3}'])
+WHOLE = PLAN.document()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"schema": 2}', '{"schema": 1}', '{"schema": 1, "kind": 3}'),
+        json.dumps({**WHOLE, "arms": {"old": 5, "new": {}}}),
+        json.dumps({**WHOLE, "tests": [1]}),
+        json.dumps({**WHOLE, "arguments": [["--full"]]}),
+    ],
+)
 def test_a_spoiled_plan_is_refused(bank, text):
     """Cut short, of another version, incomplete: one sentence that names the file."""
     bank.end()
@@ -362,8 +374,19 @@ def test_a_spoiled_plan_is_refused(bank, text):
         lambda d: d["fuseproof"].update(machine="b200"),
         lambda d: d["benchmarks"][0]["extra_info"]["fuseproof"]["metrics"].update(device_time_ns=-1.0),
         lambda d: d.update(benchmarks=[]),
+        lambda d: d["upgrade"].update(gpu=-1),
+        lambda d: d["upgrade"].update(gpu=True),
+        lambda d: d["upgrade"].update(seconds=10**400),
+        lambda d: d["upgrade"].update(seconds=-1.0),
+        lambda d: d["upgrade"].update(failures=["x"]),
+        lambda d: d["upgrade"].update(failed=True),
+        lambda d: d["upgrade"].update(failed_tests={"t": 1}),
     ],
-    ids=["no block", "no seconds", "another pair", "another machine", "a negative time", "no benchmarks"],
+    ids=[
+        *("no block", "no seconds", "another pair", "another machine", "a negative time", "no benchmarks"),
+        *("gpu below 0", "gpu true", "seconds without end", "seconds below 0", "failures in a list"),
+        *("failed and nobody knows what", "failed and no words"),
+    ],
 )
 def test_a_spoiled_process_is_refused(runner, bank, spoil):
     """A file that somebody has changed is named, and never judged."""

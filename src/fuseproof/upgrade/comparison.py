@@ -228,7 +228,7 @@ def _neither_worse_nor_better(verdict: Verdict, kernels: Sequence[Mapping[str, M
 def _kernels(trials: Sequence[Trial], arm: str) -> dict[str, Mapping[str, int]]:
     """Return, by key, the kernels that were seen in an arm's newest process."""
     records = [each["extra_info"]["fuseproof"] for trial in trials for each in trial.documents[arm]["benchmarks"]]
-    return {record["key"]: record["kernels"] for record in records if "kernels" in record}
+    return {record["key"]: record["kernels"] for record in records if isinstance(record.get("kernels"), dict)}
 
 
 def _failures(trials: Sequence[Trial]) -> Iterable[str]:

@@ -33,11 +33,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # `fuseproof show | head`: whoever read it has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains again as it ends
+        _mute()
         return _READER_GONE
+    except OSError as error:  # a full disk, wherever it is met: what subcommands can say more of, they have said
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _mute()
+        where = f"{error.filename}: " if error.filename else ""
+        said = f"fuseproof {arguments.command}: {where}{error.strerror or error}; mend that, and run it again"
+        print(said, file=sys.stderr)
+        return USAGE_ERROR
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
+
+
+def _mute() -> None:
+    """Let the standard output go nowhere: Python would complain again as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _add_doctor(commands: Any) -> None:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fuseproof.failures import FailureRecorder
+
 if TYPE_CHECKING:
     import pytest
 
@@ -54,7 +56,7 @@ class Order:
         return {ORDER: str(path)}
 
     def obey(self, config: pytest.Config) -> None:
-        """Make this session a child: nothing is compared, gated or written but its own results."""
+        """Make this session a child: nothing is compared, gated or written but its results and its failures."""
         option = config.option
         option.benchmark_json = option.xmlpath = option.basetemp = None
         option.fuseproof_parity_json = None
@@ -63,6 +65,7 @@ class Order:
         option.benchmark_storage = f"file://{self.storage}"
         option.fuseproof_gate, option.fuseproof_gate_json, option.fuseproof_require = "off", None, ""
         option.fuseproof_replicates = 1
+        config.pluginmanager.register(FailureRecorder(self.storage), "fuseproof-failures")
         if self.tests:
             config.args[:] = self.tests
 

@@ -53,9 +53,10 @@ def _module(tmp_path, monkeypatch):
     """Put the user's module, and one that does not import, on the path."""
     (tmp_path / "user_kernels.py").write_text(MODULE)
     (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('boom')\n")
+    (tmp_path / "user_exits.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    for name in ("user_kernels", "user_broken"):
+    for name in ("user_kernels", "user_broken", "user_exits"):
         sys.modules.pop(name, None)
 
 
@@ -103,6 +104,7 @@ def test_a_layer_norm_that_ignores_its_bias_is_told_so():
         pytest.param(
             "mine=user_broken:X", r"ValueError: boom \(.*user_broken\.py, line 2: raise ValueError", id="raises"
         ),
+        pytest.param("mine=user_exits:X", r"SystemExit: 3 \(.*user_exits\.py, line 1", id="exits"),
         pytest.param("mine=user_kernels:L2Adm", "has no 'L2Adm'; it has .*L2Adam", id="misspelt"),
         pytest.param("mine=user_kernels:number", "is no class but 3", id="not-callable"),
         pytest.param("mine=user_kernels:NoBetas", "takes no betas", id="no-betas"),

@@ -1,5 +1,6 @@
 """`fuseproof upgrade` and `fuseproof versus` as a person runs them, with real processes, on a clock that is made up."""
 
+import errno
 import json
 import os
 import re
@@ -55,6 +56,7 @@ def test_layer_norm(layer_norm, rows, device, measure):
         pytest.skip("not here")
     if layer_norm.name == os.environ.get("LACKS"):
         pytest.skip("not in this environment")
+    assert layer_norm.name != os.environ.get("SPOILS"), f"{layer_norm.name} is wrong"
     measure(norm_plan(layer_norm, rows, 64, "fp32", device, backward=False))
 """
 SPUN = ("--layer-norm", "spun=spun_kernels:SpunLayerNorm")
@@ -279,6 +281,20 @@ def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
     assert "INCONCLUSIVE" in command.said
 
 
+def test_a_benchmark_that_fails_in_both_is_no_success(project, environ):
+    """Nothing is slower, and one benchmark was measured nowhere: status 21, with the test and its words."""
+    spoils = ("--from-env", "SPOILS=primitive", "--to-env", "SPOILS=primitive")
+    arguments = (*BOTH, *spoils, "--folder", "spoils", "-k", "16 and (torch or primitive)", "--json", "spoils.json")
+    command = Command(project, environ, "upgrade", *arguments, *COMMON)
+    assert command.end() == 21, command.said
+    answer = json.loads((project / "spoils.json").read_text())
+    said = "Not decided: 0 of 2 benchmarks slower than 1 % (95 %), 1 not compared, since its test fails, peak memory"
+    assert answer["sentence"].startswith(said)
+    (failed,) = (each for each in answer["verdicts"] if each["metric"] == "test")
+    assert (failed["key"], failed["outcome"]) == ("tests/test_norm.py::test_layer_norm[primitive-16]", "INVALID")
+    assert failed["detail"].startswith("its test fails in old and new: AssertionError: primitive is wrong")
+
+
 # --- used wrongly -----------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +323,7 @@ def here(tmp_path, monkeypatch, environ):
         ((*BOTH, "--workers", "x"), "--workers x"),
         ((*BOTH, "--gpus", "many"), "--gpus many"),
         ((*BOTH, "--json", "no/such/file"), "--json no/such/file: there is no folder no/such"),
+        ((*BOTH, "--html", "tests"), "--html tests: is a folder; name a file"),
         (("--from", "no-such-python", "--to", sys.executable), "no-such-python"),
     ],
 )
@@ -318,6 +335,27 @@ def test_used_wrongly(here, capfd, arguments, said):
     assert error.startswith("fuseproof upgrade: ")
     assert len(error.splitlines()) == 1
     assert not list(here.glob("fuseproof-upgrade/0*"))
+
+
+def test_a_full_disk_is_one_sentence(here, monkeypatch, capfd):
+    """Wherever it is met: here where the answer of an environment should lie."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/fuseproof-x")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    assert main(["upgrade", *BOTH, *COMMON]) == 2
+    said = "fuseproof upgrade: /tmp/fuseproof-x: No space left on device; mend that, and run it again\n"
+    assert capfd.readouterr().err == said
+
+
+def test_an_answer_that_nobody_can_hear_is_one_sentence(here, environ):
+    """The terminal's file is full: no traceback, and Python does not complain once more at its end."""
+    command = [sys.executable, "-m", "fuseproof", "upgrade", *BOTH, *COMMON]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=here, env=environ, stdout=full, stderr=subprocess.PIPE, check=False)
+    said = b"fuseproof upgrade: No space left on device; mend that, and run it again\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_without_tests(tmp_path, monkeypatch, capfd):

@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def trial(book):
     """Return a maker of finished pairs of documents: metrics by key, old and new."""
 
-    def make(number, old, new, *, gpu=0, spoiled=None, method=None, failures=None):
+    def make(number, old, new, *, gpu=0, spoiled=None, method=None, failures=None, failed=None):
         documents = {}
         for arm, metrics in (("old", old), ("new", new)):
             options = {"invalid": spoiled} if arm == "new" and spoiled else {}
@@ -34,6 +34,8 @@ def trial(book):
             about = {"pair": number, "arm": arm, "gpu": gpu, "first": arm == "old", "seconds": 2.0, "failed": False}
             if arm == "new" and failures:
                 about |= {"failed": True, "failures": failures}
+            if arm in (failed or {}):
+                about |= {"failed": True, "failed_tests": failed[arm]}
             documents[arm] = {**document, "upgrade": about}
         return Trial(number, gpu, "old", documents)
 
@@ -221,6 +223,48 @@ def test_failed_tests_are_told(trial):
     assert compare(trials, RULES).notes == ["new, pair 1, 2: a test failed: 1 failed"]
 
 
+GONE = "t.py::test[op/gone/fp32/1]"
+
+
+@pytest.mark.parametrize(
+    ("failed", "detail"),
+    [
+        ({"old": {GONE: "off by 5"}, "new": {GONE: "off by 500"}}, "its test fails in old and new: off by 500"),
+        ({"old": {GONE: "off by 5"}}, "its test fails in old: off by 5"),
+        ({"new": {GONE: "off by 500"}}, "its test fails in new: off by 500"),
+    ],
+    ids=["both", "old_and_skipped", "new_and_skipped"],
+)
+@pytest.mark.parametrize("times", [4, 1], ids=["always", "once"])
+def test_a_benchmark_that_fails_and_is_measured_nowhere_is_not_left_out(trial, failed, detail, times):
+    """It was asked for: INVALID with the test and what it says, and no other pair is run for it."""
+    metrics = {KEYS[0]: {DEVICE: 1e5}}
+    found = compare([trial(n, metrics, metrics, failed=failed if n < times else None) for n in range(4)], RULES)
+    assert outcomes(found, "test") == {GONE: "INVALID(FAILED)"}
+    assert (found.verdicts[0].detail, outcomes(found)) == (detail, {KEYS[0]: "PASS"})
+    assert not found.undecided
+
+
+def test_failures_that_other_verdicts_tell(trial):
+    """Gone in the new one: MISSING with the reason. Only right there, or failing at times in the old one: nothing."""
+    one, two = {KEYS[0]: {DEVICE: 1e5}}, {KEYS[0]: {DEVICE: 1e5}, "op/gone/fp32/1": {DEVICE: 1e5}}
+    gone = compare([trial(n, two, one, failed={"new": {GONE: "off"}}) for n in range(4)], RULES)
+    come = compare([trial(n, one, two, failed={"old": {GONE: "off"}}) for n in range(4)], RULES)
+    once = compare(
+        [trial(n, two if n else one, two, failed={"old": {GONE: "off"}} if not n else None) for n in range(5)], RULES
+    )
+    assert (outcomes(gone)["op/gone/fp32/1"], outcomes(come)["op/gone/fp32/1"]) == ("MISSING", "NEW(NO_BASELINE)")
+    assert gone.verdicts[0].detail == "old measures it, new does not: its test fails there: off"
+    assert [outcomes(each, "test") for each in (gone, come, once)] == [{}] * 3
+
+
+def test_a_test_that_fails_at_times_in_the_new_one(trial):
+    """Its times may be equal: what fails there now and then and did not before is no PASS."""
+    one, two = {KEYS[0]: {DEVICE: 1e5}}, {KEYS[0]: {DEVICE: 1e5}, "op/gone/fp32/1": {DEVICE: 1e5}}
+    trials = [trial(n, two, two if n else one, failed=None if n else {"new": {GONE: "off"}}) for n in range(5)]
+    assert outcomes(compare(trials, RULES), "test") == {GONE: "INVALID(FAILED)"}
+
+
 def test_nothing_measured_is_no_crash():
     """No pair at all: nothing said, nothing to run."""
     found = compare([], RULES)
@@ -347,6 +391,16 @@ def test_the_undecided_run_again_with_whom_they_are_compared(races):
     assert {Place.UNDECIDED} == places(found)["b"]
     assert {f"t.py::test[adam_step/{name}/fp32/{shape}]" for name in "ab" for shape in range(10)} == found.undecided
     assert found.status == 21
+
+
+def test_a_candidate_that_fails_is_no_silence(races):
+    """Its benchmark is not measured: which test, and what it says; who is faster among the others is not the answer."""
+    trials = races(4, {"a": {DEVICE: 100}, "b": {DEVICE: 90}})
+    for each in trials:
+        each.documents["here"]["upgrade"] |= {"failed": True, "failed_tests": {GONE: "off by 5"}}
+    found = rank(trials, ["a", "b"], RULES, ONE_PERCENT)
+    assert (found.status, found.notes) == (21, [f"{GONE} fails: off by 5"])
+    assert {"b": {Place.FASTER}} == places(found)
 
 
 def test_host_time_is_told_and_not_waited_for(races):

@@ -112,11 +112,11 @@ def test_what_came_of_each_case(pytester, workers):
     document, cases = written(pytester, *workers, "-k", "test_one", status=1)
     wrong = cases["test_one[torch_default]"]
 
-    assert (document["schema"], document["finished"]) == (1, True)
+    assert (document["schema"], document["finished"]) == (2, True)
     assert cases["test_one[torch_loop]"] == {"outcome": "passed", "errors": {"y": 0.25}}
     assert wrong.pop("why").startswith("dx: 2 of 2 elements beyond the budget; worst at (0,): got 6")
-    assert wrong == {"outcome": "failed", "errors": {"y": 0.25}}
-    assert cases["test_one[torch_foreach]"] == {"outcome": "known", "why": "rounds", "errors": {"y": 0.25}}
+    assert wrong == {"outcome": "failed", "errors": {"y": 0.25, "dx": 2.5}}
+    assert cases["test_one[torch_foreach]"] == {"outcome": "known", "why": "rounds", "errors": {"y": 0.25, "dx": 2.5}}
     assert cases["test_one[torch_fused_capturable]"]["outcome"] == "mended"
     assert cases["test_one[torch_fused_capturable]"]["why"] == "rounds"
     assert cases["test_one[torch_fused]"] == {"outcome": "skipped", "why": "it rains"}
@@ -129,7 +129,7 @@ import torch
 
 from fuseproof.parity import Budget, ParityError, assert_parity, assert_rounded
 from fuseproof.parity.child import run_in_child
-from fuseproof.parity.worst import collecting
+from fuseproof.parity.measures import assert_within
 
 ONE = torch.ones(2, dtype=torch.float64)
 ONCE = Budget(1.0, "once")
@@ -151,6 +151,36 @@ def test_nothing():
 @pytest.mark.parity
 def test_child():
     run_in_child(f"{__name__}:half")
+
+
+def far():
+    assert_parity("from afar", ONE + 5, ONE, ONE, ONCE, "")
+
+
+@pytest.mark.parity
+def test_child_fails():
+    run_in_child(f"{__name__}:far")
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("kind", ["endless", "shape", "beyond", "below"])
+def test_fails(kind):
+    held = torch.tensor([1.0], dtype=torch.bfloat16)
+    if kind == "endless":
+        assert_parity("y", ONE * float("nan"), ONE, ONE, ONCE, "")
+    if kind == "shape":
+        assert_rounded("y", held, ONE, ONE, ONCE, "")
+    value = torch.tensor([1.5], dtype=torch.float64)
+    if kind == "beyond":
+        assert_rounded("y of parameter 3 (1,)", held, value, 0.01 * value, ONCE, "")
+    # The wider of two limits is what an error is told in: 0.5 of it, and beyond the narrower one.
+    assert_within("y", held, value, value - 0.25, value + 1, ONCE, "")
+
+
+@pytest.mark.parity
+def test_expected():
+    with pytest.raises(ParityError):
+        assert_parity("y", ONE + 5, ONE, ONE, ONCE, "")
 
 
 @pytest.mark.parity
@@ -197,6 +227,10 @@ def test_errors_of_every_kind(pytester, workers, monkeypatch):
     assert "test_no_parity" not in cases
     assert cases["test_nothing"] == {"outcome": "passed"}
     assert cases["test_child"] == {"outcome": "passed", "errors": {"from afar": 0.5}}
+    assert cases["test_child_fails"]["errors"] == {"from afar": 5.0}
+    failed = {kind: cases[f"test_fails[{kind}]"]["errors"] for kind in ("endless", "shape", "beyond", "below")}
+    assert failed == {"endless": {"y": 1e99}, "shape": {"y": 1e99}, "beyond": {"y": 32.0}, "below": {"y": 1.0}}
+    assert cases["test_expected"] == {"outcome": "passed"}
     assert cases["test_rounded"]["errors"] == {"exact": 0.0, "near a tie": 0.2, "w": 0.0}
     assert cases["test_infinite"]["errors"] == {"endless": 0.0, "too large": 0.0}
     assert cases["test_phase[setup]"] == {"outcome": "failed", "why": "not even begun"}
@@ -320,7 +354,7 @@ def test_nothing_is_computed_that_nobody_asked_for(pytester):
 
 # --- reading it ---
 
-GOOD = {"schema": 1, "finished": True, "tests": {"t.py::a": {"outcome": "passed", "errors": {"y": 0.5}}}}
+GOOD = {"schema": 2, "finished": True, "tests": {"t.py::a": {"outcome": "passed", "errors": {"y": 0.5}}}}
 
 
 @pytest.mark.parametrize(
@@ -330,8 +364,8 @@ GOOD = {"schema": 1, "finished": True, "tests": {"t.py::a": {"outcome": "passed"
         ("", "is not JSON, or cut short"),
         (json.dumps(GOOD)[:-9], "is not JSON, or cut short"),
         ("[" * 100_000, "is not JSON, or cut short"),
-        ("[]", "has schema 'list', this is 1"),
-        (json.dumps({**GOOD, "schema": 2}), "has schema 2, this is 1; use the same fuseproof for both"),
+        ("[]", "has schema 'list', this is 2"),
+        (json.dumps({**GOOD, "schema": 1}), "has schema 1, this is 2; use the same fuseproof for both"),
         (json.dumps({**GOOD, "finished": "yes"}), "its session ended before its last test"),
         (json.dumps({**GOOD, "tests": []}), "has no tests"),
         (json.dumps({**GOOD, "tests": {"a": 3}}), "a is 3; it takes outcome, why and errors"),
@@ -345,6 +379,13 @@ GOOD = {"schema": 1, "finished": True, "tests": {"t.py::a": {"outcome": "passed"
                 "a: the error of y is",
             )
             for error in (math.nan, math.inf, -1, 1.5, True, "0.5", None)
+        ),
+        *(
+            (
+                json.dumps({**GOOD, "tests": {"a": {"outcome": "failed", "errors": {"y": error}}}}),
+                "a: the error of y is",
+            )
+            for error in (math.nan, math.inf, -1, 1e100)
         ),
     ],
 )
@@ -456,6 +497,59 @@ def test_errors_that_grew_in_their_budgets():
         compare(old, new, growth=1)
 
 
+def wrong(outcome="failed", **errors):
+    """Return a run with one right case, and one that is wrong by so much."""
+    return parity(same="passed", case=Case(outcome, "off", errors))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "growth", "words"),
+    [
+        ({"y": 5.0}, {"y": 505.0}, Growth("case", "y", 5.0, 505.0), "worse by up to 101 times"),
+        ({"y": 5.0}, {"x": 30.0, "y": 0.1}, Growth("case", "x", 5.0, 30.0), "worse by up to 6 times"),
+        ({"x": 0.5, "y": 5.0}, {"x": 3.0}, Growth("case", "x", 0.5, 3.0), "worse by up to 6 times"),
+        ({"y": 5.0}, {"y": 1e99}, Growth("case", "y", 5.0, 1e99), "worse beyond measure"),
+        ({"y": 5.0}, {"y": 9.0}, None, ""),
+        ({"y": 5.0}, {"x": 9.0}, None, ""),
+        ({"y": 1e99}, {"y": 1e99}, None, ""),
+        ({"y": 500.0}, {"y": 5.0}, None, ""),
+        ({}, {}, None, ""),
+        ({}, {"y": 5.0}, None, ""),
+    ],
+)
+def test_failing_in_both_and_further_off_is_newly_worse(old, new, growth, words):
+    """A switch makes a wrong thing more wrong: status 1; as wrong as before: 0, and said."""
+    change = compare(wrong(**old), wrong(**new))
+
+    assert change.worsened == ((growth,) if growth else ())
+    assert change.status == (1 if growth else 0)
+    assert change.sentence == f"1 failure in both{words and ', 1 of them '}{words} in 2 cases"
+    assert change.grown == ()
+
+
+def test_what_holds_in_a_case_that_fails_in_both_has_only_grown():
+    """Within its budget it is told, as anywhere else."""
+    change = compare(wrong(x=0.3, y=5.0), wrong(x=0.9, y=5.0))
+
+    assert (change.grown, change.worsened, change.status) == ((Growth("case", "x", 0.3, 0.9),), (), 0)
+
+
+def test_a_known_defect_that_grows_is_told():
+    """The table says that it is wrong, and nobody relies on it: no status."""
+    change = compare(wrong("known", y=5.0), wrong("known", y=505.0))
+
+    assert (change.grown, change.status) == ((Growth("case", "y", 5.0, 505.0),), 0)
+    assert change.sentence == "1 error grown in 2 cases"
+
+
+def test_failing_in_another_way_cannot_be_compared():
+    """Off by five budgets before, and now by something that has no size, as a crash: nobody knows."""
+    change = compare(wrong(y=5.0), wrong(y=0.5))
+
+    assert change.failing_otherwise == (CaseChange("case", "failed", "failed", "off"),)
+    assert (change.status, change.sentence) == (21, "1 failing in both, in another way in 2 cases")
+
+
 def test_an_error_of_one_environment_only_has_not_grown():
     """A quantity that the other one lacks says nothing."""
     assert compare(parity(a=Case("passed")), parity(a=Case("passed", errors={"y": 1.0}))).grown == ()
@@ -473,7 +567,7 @@ class Mine(torch.optim.Adam):
     fuseproof_dtypes = ("fp32",)
 
     def __init__(self, params, lr, betas, eps, weight_decay):
-        factor = 1.001 if os.environ.get("SPOIL") == "lr" else 1.0
+        factor = {"lr": 1.001, "ten_times": 1.01}.get(os.environ.get("SPOIL"), 1.0)
         super().__init__(params, lr=factor * lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def step(self):
@@ -544,6 +638,17 @@ def test_a_seeded_bug_in_the_new_environment_fails_newly(suite, old):
 
     assert [each.test for each in change.newly_failing] == [f"test_update.py::test_update[mine-{n}]" for n in (3, 6)]
     assert all(re.match(r"param: \d+ of \d+ elements beyond", each.why) for each in change.newly_failing)
+    assert change.status == 1
+
+
+def test_a_seeded_bug_in_both_that_is_greater_in_the_new_one_is_worse(suite):
+    """lr * 1.001 here and lr * 1.01 there: failing in both, and ten times further off is no reason to switch."""
+    change = compare(suite.measure("old", SPOIL="lr"), suite.measure("new", SPOIL="ten_times"))
+
+    assert [each.test for each in change.still_failing] == [f"test_update.py::test_update[mine-{n}]" for n in (3, 6)]
+    assert {each.test for each in change.worsened} == {each.test for each in change.still_failing}
+    assert all(each.times == pytest.approx(10, rel=0.2) for each in change.worsened if each.quantity == "param")
+    assert re.match(r"2 failures in both, 2 of them worse by up to \d+(\.\d+)? times", change.sentence)
     assert change.status == 1
 
 

@@ -69,6 +69,13 @@ def test_all_is_well():
 FAILED = CaseChange("t.py::test_x[apex]", "passed", "failed", "param: 3 of 4 beyond the budget")
 
 
+SAME = ParityChange(compared=9, still_failing=(CaseChange("t.py::test_s", "failed", "failed", "it is"),))
+WORSE = Growth("t.py::test_s", "param", 5.0, 505.0)
+FAILS = Verdict(
+    Pair("t.py::test_b", "test"), Outcome.INVALID, (Reason.FAILED,), detail="its test fails in old and new: off"
+)
+
+
 @pytest.mark.parametrize(
     ("verdicts", "parity", "lead", "words"),
     [
@@ -83,11 +90,24 @@ FAILED = CaseChange("t.py::test_x[apex]", "passed", "failed", "param: 3 of 4 bey
         ((*FINE, time("c", Outcome.NEW, 0)), QUIET, "Switch", "1 faster, 1 only in new, peak memory unchanged"),
         (FINE, ParityChange(), "Not decided", "parity: no case ran in both environments"),
         (FINE, None, "Switch", "parity was not asked for"),
+        (
+            FINE,
+            SAME,
+            "Switch, with 1 parity case that failed before and still fails",
+            "parity: 1 failure in both in 9 cases",
+        ),
+        (FINE, dataclasses.replace(SAME, worsened=(WORSE,)), "Do not switch", "1 failure in both, 1 of them worse by"),
+        (
+            (*FINE, FAILS),
+            SAME,
+            "Not decided",
+            "(95 %), 1 faster, 1 not compared, since its test fails, ",
+        ),
         (FINE, ParityChange(compared=9, newly_failing=(FAILED,)), "Do not switch", "parity: 1 new failure in 9 cases"),
     ],
     ids=[
         *("slower", "hungrier", "more_launches", "undecided", "missing", "other_kernels", "less_memory"),
-        *("no_memory", "only_in_new", "no_case", "no_parity", "new_failure"),
+        *("no_memory", "only_in_new", "no_case", "no_parity", "failing_before", "worse", "failing_test", "new_failure"),
     ],
 )
 def test_what_the_sentence_says(verdicts, parity, lead, words):
@@ -96,6 +116,15 @@ def test_what_the_sentence_says(verdicts, parity, lead, words):
 
     assert answer.startswith(f"{lead}: ")
     assert words in answer
+
+
+def test_a_benchmark_that_fails_has_a_table_of_its_own():
+    """Neither among the times nor among what is exact: it has no metric."""
+    text = FORMS["terminal"](upgrade(*FINE, FAILS))
+
+    assert "Benchmarks whose tests fail (1)" in text
+    assert re.search(r"t.py::test_b +INVALID +its test fails in old and new: off", text)
+    assert "3 of 3 the same in both" in text
 
 
 def test_interrupted_is_in_the_sentence():
@@ -175,6 +204,8 @@ EVERYTHING = ParityChange(
     defects_mended=(CaseChange("t.py::test_m", "known", "passed", "rounds"),),
     vanished=(CaseChange("t.py::test_v", "passed", "skipped", "apex has no kernel"),),
     appeared=(CaseChange("t.py::test_a", "absent", "passed"),),
+    worsened=(Growth("t.py::test_k", "param", 5.0, 1e99),),
+    failing_otherwise=(CaseChange("t.py::test_o", "failed", "failed", "it crashes"),),
     grown=(Growth("t.py::test_w", "param", 0.3, 0.9),),
     seconds=190.0,
 )
@@ -193,7 +224,7 @@ def test_every_form_says_everything(form):
     text = FORMS[form](upgrade(*FINE, regressed, parity=EVERYTHING, notes=("pair 3 measured nothing",)))
     bare = text.replace("\\", "")  # Markdown's escapes
 
-    for test in "xpsgmvaw":
+    for test in "xpsgmvawko":
         assert f"test_{test}" in bare
     for part in ("adam/slow", "REGRESSED", "adam/b", "2.13.0", "c3d4", "einops", "pair 3 measured nothing"):
         assert part in bare
@@ -278,7 +309,7 @@ def test_markdown_keeps_its_tables(nasty):
     text = report.to_markdown(nasty)
     rows = [re.sub(r"\\.", "", line) for line in text.splitlines() if line.startswith("|")]
 
-    assert {row.count("|") for row in rows} == {4, 5, 9}
+    assert {row.count("|") for row in rows} == {4, 5, 6, 9}
     for line in text.splitlines():
         assert line == "" or line[:2] in ("# ", "##", "**", "- ", "| "), line
     assert not re.search(r"(?<!\\)<", text)

@@ -137,12 +137,19 @@ def test_failed_tests_are_collected_again(runner, bank, book):
     """Where a test has failed, the next pair runs what the command line chooses: named tests would leave it out."""
     child = FakeChild(book)
     measure = child.measure
-    child.measure = lambda *call: {**(found := measure(*call)), "upgrade": {**found["upgrade"], "failed": True}}
+    child.measure = lambda *call: {
+        **(found := measure(*call)),
+        "upgrade": {**found["upgrade"], "failed": True, "failed_tests": {"t": "w"}},
+    }
     runner(child, undecided=still(until=4)).run()
     assert {()} == {call.tests for call in child.calls}
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
+
+
+# What pytest leaves beside its order.
+FAILED = 'write() { printf "%s" "$1" > "$(dirname "$FUSEPROOF_CHILD")/failed.json"; }; write'
 
 
 @pytest.fixture
@@ -167,6 +174,8 @@ def child_of(tmp_path):
         ("echo 'ERROR: no such option'; exit 4", ConfigError, "old: pytest refuses: no such option"),
         ("exit 5", ConfigError, "old: no benchmark is selected by tests"),
         ("exit 2", ChildError, "old: it ended with status 2: it said nothing"),
+        ("exit 1", ChildError, "old: it has not said which tests failed: "),
+        (f"{FAILED} '[3'; exit 0", ChildError, "old: it has not said which tests failed: "),
     ],
 )
 def test_a_process_that_measures_nothing(child_of, script, error, said):
@@ -178,13 +187,14 @@ def test_a_process_that_measures_nothing(child_of, script, error, said):
 
 def test_all_tests_failed_or_skipped(child_of):
     """Ran to its end with nothing measured: no error, and the reason is kept, for the other environment may have it."""
-    found = child_of("echo '6 failed'; exit 1")
+    found = child_of(f"""{FAILED} '{{"t.py::a": "off by 5"}}'; echo '6 failed'; exit 1""")
     assert (found["benchmarks"], found["upgrade"]["nothing"], found["upgrade"]["failed"]) == ([], "6 failed", True)
+    assert found["upgrade"]["failed_tests"] == {"t.py::a": "off by 5"}
 
 
 def test_what_a_process_is_told(child_of, tmp_path):
     """The tests, the options, one process, the repository; its GPU, besides the environment's own variables."""
-    child_of(f'echo "$K $@" > {tmp_path}/told; exit 1')
+    child_of(f'{FAILED} "{{}}"; echo "$K $@" > {tmp_path}/told; exit 1')
     told = (tmp_path / "told").read_text().strip()
     assert f"gpu -m pytest {tmp_path}/tests --rootdir={tmp_path} -n0 -p no:cacheprovider" == told
 
@@ -307,6 +317,7 @@ def test_a_pair_that_would_end_too_late_is_not_started(runner, bank, book):
         ({"machine": "b200"}, "machine was 'h200-sxm' and is 'b200'"),
         ({"tolerance": "2 %"}, "tolerance was nothing and is '2 %'"),
         ({"arms": {**ARMS, "new": {"python": "p", "set": {"K": "2"}}}}, "new set K was '1' and is '2'"),
+        ({"arms": {**ARMS, "third": {}}}, "arms was 'old new' and is 'old new third'"),
         ({"fuseproof": "9"}, "fuseproof was '0.1.0' and is '9'"),
         ({"arguments": ("--full",)}, "arguments was nothing and is '--full'"),
     ],
@@ -334,7 +345,18 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         Bank.begin(tmp_path, PLAN)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 2}', '{"schema": 1}', '{"schema": 1, "kind": 3}'])
+WHOLE = PLAN.document()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"schema": 2}', '{"schema": 1}', '{"schema": 1, "kind": 3}'),
+        json.dumps({**WHOLE, "arms": {"old": 5, "new": {}}}),
+        json.dumps({**WHOLE, "tests": [1]}),
+        json.dumps({**WHOLE, "arguments": [["--full"]]}),
+    ],
+)
 def test_a_spoiled_plan_is_refused(bank, text):
     """Cut short, of another version, incomplete: one sentence that names the file."""
     bank.end()
@@ -352,8 +374,19 @@ def test_a_spoiled_plan_is_refused(bank, text):
         lambda d: d["fuseproof"].update(machine="b200"),
         lambda d: d["benchmarks"][0]["extra_info"]["fuseproof"]["metrics"].update(device_time_ns=-1.0),
         lambda d: d.update(benchmarks=[]),
+        lambda d: d["upgrade"].update(gpu=-1),
+        lambda d: d["upgrade"].update(gpu=True),
+        lambda d: d["upgrade"].update(seconds=10**400),
+        lambda d: d["upgrade"].update(seconds=-1.0),
+        lambda d: d["upgrade"].update(failures=["x"]),
+        lambda d: d["upgrade"].update(failed=True),
+        lambda d: d["upgrade"].update(failed_tests={"t": 1}),
     ],
-    ids=["no block", "no seconds", "another pair", "another machine", "a negative time", "no benchmarks"],
+    ids=[
+        *("no block", "no seconds", "another pair", "another machine", "a negative time", "no benchmarks"),
+        *("gpu below 0", "gpu true", "seconds without end", "seconds below 0", "failures in a list"),
+        *("failed and nobody knows what", "failed and no words"),
+    ],
 )
 def test_a_spoiled_process_is_refused(runner, bank, spoil):
     """A file that somebody has changed is named, and never judged."""

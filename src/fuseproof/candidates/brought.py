@@ -140,7 +140,7 @@ def _load(option: str, spec: str, known: Mapping[str, Any]) -> tuple[str, Callab
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         found: Any = importlib.import_module(match["module"])
-    except Exception as error:  # noqa: BLE001  # whatever the user's module raises is told with its own line
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever the user's module raises is told, with its line
         raise BroughtError(
             f"{option} {spec}: {match['module']} cannot be imported: {_where(error)}{_hint(error)}"
         ) from None
@@ -154,11 +154,11 @@ def _load(option: str, spec: str, known: Mapping[str, Any]) -> tuple[str, Callab
     return match["name"], found
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: BaseException) -> str:
     return "; is its folder on PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """Return the error with the last line of the user's own code in its traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     said = f"{type(error).__name__}: {error}"

@@ -85,7 +85,7 @@ def _ask(
         heard = stderr.read_text(encoding="utf-8", errors="replace") if stderr.exists() else ""
     if said is None:
         return ParityError(f"{check}{arguments}: its process {_ending(ended.status)}: {_last(heard)}"), ended.calls
-    kind, message, noted = said
+    kind, message, *noted = said
     worst.note_all(noted)
     if kind == _BROKEN:
         raise ChildError(f"{check}{arguments}: {message}")
@@ -103,7 +103,7 @@ def _last(stderr: str) -> str:
 def _main(answer: str, check: str, arguments: list[object], collecting: bool) -> None:
     """Run one check in this process, which is the child, and write what comes of it and the errors that it noted."""
     worst.collect(collecting)
-    said = [*_outcome(check, arguments), worst.drain()]
+    said = [*_outcome(check, arguments), *worst.drain()]
     Path(answer).write_text(json.dumps(said), encoding="utf-8")
 
 

@@ -78,6 +78,7 @@ def assert_parity(
 
     """
     if actual.shape != expected.shape:
+        note(quantity, math.inf, held=False)
         raise ParityError(f"{quantity}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)} ({case})")
     if actual.numel() == 0:
         return 0.0
@@ -86,6 +87,7 @@ def assert_parity(
     ratio = torch.where(error == 0, torch.zeros_like(error), error / allowed).nan_to_num(nan=torch.inf)
     ratio = ratio.where(allowed >= 0, torch.inf)  # a scale that is negative or NaN allows nothing
     worst, position = ratio.flatten().max(0)
+    note(quantity, float(worst.item()), held=worst.item() <= 1)
     if worst.item() > 1:
         index = tuple(int(i) for i in torch.unravel_index(position, ratio.shape))
         over = int((ratio > 1).sum())
@@ -95,7 +97,6 @@ def assert_parity(
             f"error {error[index].item():.3g} = {worst.item():.3g} x budget {allowed[index].item():.3g} "
             f"(budget: {budget.reason}) ({case})"
         )
-    note(quantity, float(worst.item()))
     return float(worst.item())
 
 
@@ -182,6 +183,7 @@ def assert_within(
 
     """
     if actual.shape != expected.shape:
+        note(quantity, math.inf, held=False)
         raise ParityError(f"{quantity}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)} ({case})")
     stored = actual.double()
     right = torch.where(expected.isfinite(), (low <= stored) & (stored <= high), ~stored.isfinite())
@@ -193,6 +195,8 @@ def assert_within(
     whole = torch.maximum(torch.maximum(high - expected, expected - low), spacing(expected, actual.dtype) / 2)
     ratio = torch.where(right, 0.0, (error / whole).nan_to_num(nan=torch.inf, posinf=torch.inf))
     worst = int(ratio.argmax())
+    # Limits that were rounded need not lie alike on both sides, so that even what is beyond one may be below 1.
+    note(quantity, max(1.0, ratio[worst].item()), held=False)
     raise ParityError(
         f"{quantity}: {int((~right).sum())} of {right.numel()} elements beyond the budget; worst at {locate(worst)}: "
         f"got {stored[worst].item():.9g}, oracle {expected[worst].item():.9g}, error {error[worst].item():.3g} = "

@@ -1,14 +1,14 @@
 """What came of each parity case of a session, as a file: `--fuseproof-parity-json FILE`.
 
-One JSON object: `schema` 1; `finished`, false where the session ended before its last test; `tests`, by test id:
+One JSON object: `schema` 2; `finished`, false where the session ended before its last test; `tests`, by test id:
 
 - `outcome`: `passed`; `failed`; `known`, failed as the table of defects says; `mended`, passed although the table says
   that it fails; `skipped`.
 - `why`, but for `passed`: the first line of the failure, the defect's id, or the reason to skip.
-- `errors`: by quantity, the greatest error that held, in units of its budget. In them is what
+- `errors`: by quantity, the greatest error in units of its budget; of a case that failed also of the check that did
+  not hold, there 1 or more, and 1e99 for what is not finite or has another shape. In them is what
   `fuseproof.parity.measures` compares, the bias of an update, and the way of half-precision parameters beside a
-  trusted one, in children too; not what is compared bit by bit or counted, and no check that failed: its message
-  says it.
+  trusted one, in children too; not what is compared bit by bit or counted.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, Final
 
 import pytest
 
+from fuseproof.failures import first_words
 from fuseproof.parity import worst
 from fuseproof.parity.defects import id_in
 from fuseproof.parity.summary import MENDED
 
 __all__ = ["SCHEMA", "record"]
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 _OPTION = "--fuseproof-parity-json"
-_LONGEST_WHY = 300  # characters: a message names quantity, error and budget well before
 _RANK = {outcome: rank for rank, outcome in enumerate(("failed", "mended", "known", "skipped", "passed"))}
 
 
@@ -88,7 +88,7 @@ def _came_of(report: pytest.TestReport) -> tuple[str, str]:
     known = getattr(report, "wasxfail", None)
     if report.failed:
         text = str(report.longrepr)
-        return ("mended", id_in(text) or text) if MENDED in text and known is None else ("failed", _message(report))
+        return ("mended", id_in(text) or text) if MENDED in text and known is None else ("failed", first_words(report))
     if report.skipped:
         return ("skipped", _skip_reason(report)) if known is None else ("known", id_in(known) or known)
     return "passed", ""
@@ -97,10 +97,3 @@ def _came_of(report: pytest.TestReport) -> tuple[str, str]:
 def _skip_reason(report: pytest.TestReport) -> str:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple | list) else str(report.longrepr)
     return str(reason).removeprefix("Skipped: ")
-
-
-def _message(report: pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    lines = [line.strip() for line in str(crash.message if crash else report.longrepr).splitlines() if line.strip()]
-    line = lines[0] if lines else "it gives no reason"
-    return line.partition("ParityError: ")[2][:_LONGEST_WHY] or line[:_LONGEST_WHY]

@@ -11,7 +11,7 @@ import pytest
 
 from fuseproof.parity.cases import Place, place_of
 from fuseproof.parity.coverage import Coverage
-from fuseproof.parity.worst import drain
+from fuseproof.parity.worst import drain, merged
 
 __all__ = ["MENDED", "Tally", "annotate", "tally"]
 
@@ -21,14 +21,17 @@ _STRICT = "[XPASS(strict)] "
 
 def annotate(report: pytest.TestReport, item: pytest.Item) -> None:
     """Note on a parity test's report where it stands, which survives the way from a worker; say what is mended."""
-    errors = drain()  # after every test, so that what one has noted is not said of the next
+    noted = drain()  # after every test, so that what one has noted is not said of the next
     if not item.get_closest_marker("parity"):
         return
     place = place_of(item)
-    report.fuseproof_errors = errors  # type: ignore[attr-defined]
+    text = report.longrepr if isinstance(report.longrepr, str) else ""
+    mended = text.startswith(_STRICT)
+    wrong = (report.failed and not mended) or hasattr(report, "wasxfail")
+    report.fuseproof_errors = merged(noted, wrong)  # type: ignore[attr-defined]
     report.fuseproof_parity = [] if place is None else [place.fixture, place.candidate, place.faults, place.dtypes]  # type: ignore[attr-defined]
-    if isinstance(report.longrepr, str) and report.longrepr.startswith(_STRICT):
-        report.longrepr = f"{_STRICT}{MENDED}: {report.longrepr.removeprefix(_STRICT)}"
+    if mended:
+        report.longrepr = f"{_STRICT}{MENDED}: {text.removeprefix(_STRICT)}"
 
 
 @dataclass

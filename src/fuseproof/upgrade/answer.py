@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fuseproof.upgrade.outcome import Upgrade
 from fuseproof.upgrade.sections import is_time, plain
-from fuseproof.verdicts.verdict import Outcome, Verdict
+from fuseproof.verdicts.verdict import Outcome, Reason, Verdict
 
 __all__ = ["sentence"]
 
@@ -18,11 +18,20 @@ _NOT_MEASURED = {Outcome.INVALID, Outcome.MISSING}
 
 def sentence(upgrade: Upgrade) -> str:
     """Return the answer: whether to switch, and all that it rests on, in one sentence that agrees with the status."""
-    lead = _LEADS.get(upgrade.status, "Do not switch")
+    lead = f"{_LEADS.get(upgrade.status, 'Do not switch')}{_wrong_before(upgrade)}"
     parts = [*_times(upgrade), _memory(upgrade.verdicts), *_counts(upgrade.verdicts)]
     parity = "parity was not asked for" if upgrade.parity is None else f"parity: {upgrade.parity.sentence}"
     early = "; interrupted, start it again and it goes on" if upgrade.interrupted else ""
     return plain(f"{lead}: {', '.join([*parts, parity])}{early}.")
+
+
+def _wrong_before(upgrade: Upgrade) -> str:
+    """Return what a reader of the first words alone must know of a switch: it mends nothing of what fails in both."""
+    count = 0 if upgrade.parity is None else len(upgrade.parity.still_failing)
+    if upgrade.status or not count:
+        return ""
+    words = "case that failed before and still fails" if count == 1 else "cases that failed before and still fail"
+    return f", with {count} parity {words}"
 
 
 def _keys(verdicts: Iterable[Verdict]) -> int:
@@ -37,13 +46,16 @@ def _times(upgrade: Upgrade) -> list[str]:
     slower = _keys(each for each in times if each.outcome is Outcome.REGRESSED)
     faster = _keys(each for each in times if each.outcome is Outcome.IMPROVED)
     undecided = _keys(each for each in verdicts if each.outcome in _UNDECIDED)
-    unmeasured = _keys(each for each in verdicts if each.outcome in _NOT_MEASURED)
+    failed = _keys(each for each in verdicts if Reason.FAILED in each.reasons)
+    unmeasured = _keys(each for each in verdicts if each.outcome in _NOT_MEASURED) - failed
     tolerance = f"{math.expm1(upgrade.tolerance_ln):.3g}"
     percent = f"{float(tolerance) * 100:g} %"
     new = _keys(each for each in verdicts if each.outcome is Outcome.NEW)
     parts = [f"{slower} of {_keys(verdicts)} benchmarks slower than {percent} (95 %)"]
     parts += [f"{faster} faster"] if faster else []
     parts += [f"{undecided} undecided"] if undecided else []
+    why = "its test fails" if failed == 1 else "their tests fail"
+    parts += [f"{failed} not compared, since {why}"] if failed else []
     parts += [f"{unmeasured} not comparable"] if unmeasured else []
     return parts + ([f"{new} only in {upgrade.new.name}"] if new else [])
 

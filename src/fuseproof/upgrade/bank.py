@@ -1,7 +1,8 @@
 """A folder of measured pairs, so that an interruption costs the pair that was running and nothing else.
 
 `plan.json` says what is compared. Each finished process is one file, `0003-old.json`: the run's document as the history
-would hold it, and an `upgrade` block with the pair's number, the arm, the GPU, the place in the pair and the seconds.
+would hold it, and an `upgrade` block with the pair's number, the arm, the GPU, the place in the pair, the seconds
+and the tests that failed, with what they said.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _PLAN = "plan.json"
 _LOCK = "plan.lock"
 _NAME = re.compile(r"(?P<number>[0-9]{4})-(?P<arm>[a-z]+)\.json")
 _OWN = re.compile(r"plan\.(json|lock|tmp)|([0-9]{4}|parity)-[a-z]+\.(json|tmp)")
+_MOST_GPUS, _LONGEST_S = 1000, 1e6  # no machine has more, and no process takes eleven days
 _NEW_FOLDER = "give another --folder, or delete this one to measure anew"
 
 
@@ -155,6 +157,15 @@ def _process(path: Path, number: int, arm: str, machine: str) -> dict[str, Any]:
     for name, kind in wanted.items():
         if not isinstance(block.get(name), kind):
             raise HistoryError(f"{shown_path(path)}: upgrade.{name} is {shown(block.get(name))}; {mend}")
+    for name, most in (("gpu", _MOST_GPUS), ("seconds", _LONGEST_S)):
+        if isinstance(block[name], bool) or not 0 <= block[name] <= most:
+            raise HistoryError(f"{shown_path(path)}: upgrade.{name} is {shown(block[name])}; {mend}")
+    for name in ("nothing", "failures"):
+        if not isinstance(block.get(name, ""), str):
+            raise HistoryError(f"{shown_path(path)}: upgrade.{name} is {shown(block[name])}; {mend}")
+    failed = block.get("failed_tests", None if block["failed"] else {})
+    if not isinstance(failed, dict) or not all(isinstance(words, str) for words in failed.values()):
+        raise HistoryError(f"{shown_path(path)}: upgrade.failed_tests is {shown(failed)}; {mend}")
     if (block["pair"], block["arm"]) != (number, arm):
         said = f"upgrade says pair {block['pair']}, {block['arm']}"
         raise HistoryError(f"{shown_path(path)}: {said}; give the file its name back, or delete it")

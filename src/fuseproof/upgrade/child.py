@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof import apex_probe
+from fuseproof.failures import read_failures
 from fuseproof.history import History
 from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
@@ -88,12 +89,20 @@ class Child:
             )
             seconds = time.monotonic() - begun_s
             document = self._document(environment.name, status, output, Path(storage))
+            failed = self._failed(environment.name, Path(storage))
         self.longest_s = max(seconds, self.longest_s or 0.0)
         self.vouched[environment.name] = apex_probe.vouched_by(document)
-        block: dict[str, Any] = {"seconds": round(seconds, 2), "failed": status != 0}
+        block: dict[str, Any] = {"seconds": round(seconds, 2), "failed": status != 0, "failed_tests": failed}
         if status or not document["benchmarks"]:
             block["nothing" if not document["benchmarks"] else "failures"] = last_words(output)
         return {**document, "upgrade": block}
+
+    @staticmethod
+    def _failed(arm: str, storage: Path) -> dict[str, str]:
+        try:
+            return read_failures(storage)
+        except (OSError, ValueError) as error:
+            raise ChildError(f"{arm}: it has not said which tests failed: {error}") from None
 
     def _arguments(self) -> list[str]:
         plan = self.plan

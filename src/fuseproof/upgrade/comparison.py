@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fuseproof.upgrade.bank import Trial
+from fuseproof.upgrade.failed import failures_by_test, judge_failures
 from fuseproof.verdicts.exact import Check, judge_check
 from fuseproof.verdicts.exact import fault_of as exact_fault
 from fuseproof.verdicts.looks import LOOKS, judge_looks
@@ -80,17 +81,20 @@ def compare(trials: Sequence[Trial], rules: Sequence[Rule], arms: tuple[str, str
     foreign = _other_methods(pairs.both)
     timed = [p for p in judged_by if p in shared and judged_by[p].kind is Kind.STOCHASTIC and p.key not in foreign]
     _collect(pairs, timed)
+    tests = {
+        key: test for trial in trials for each in trial.documents.values() for key, test in tests_by_key(each).items()
+    }
+    failures = failures_by_test(trials)
+    failed = {key: words for key, test in tests.items() if (words := failures.get(test, {}).get(arms[1]))}
     verdicts = [
-        *_one_arm_only(known, judged_by, arms),
+        *judge_failures(trials, arms),
+        *_one_arm_only(known, judged_by, arms, failed),
         *(_invalid(pair, detail) for pair in judged_by if (detail := foreign.get(pair.key)) and pair in shared),
         *_judge_times(pairs, timed, judged_by),
         *_judge_exact(pairs, [pair for pair in judged_by if pair in shared], judged_by),
     ]
     kernels = [_kernels(trials, arm) for arm in arms]
     verdicts = [_neither_worse_nor_better(each, kernels) if each.pair.metric == NAMES else each for each in verdicts]
-    tests = {
-        key: test for trial in trials for each in trial.documents.values() for key, test in tests_by_key(each).items()
-    }
     going_on = {each.pair.key for each in verdicts if Reason.UNDECIDED in each.reasons and each.processes < LOOKS[-1]}
     return Comparison(
         sorted(verdicts, key=lambda verdict: verdict.order),
@@ -175,11 +179,13 @@ def _invalid(pair: Pair, detail: str) -> Verdict:
 
 
 def _one_arm_only(
-    known: Sequence[set[Pair]], judged_by: Mapping[Pair, Rule], arms: tuple[str, str]
+    known: Sequence[set[Pair]], judged_by: Mapping[Pair, Rule], arms: tuple[str, str], failed: Mapping[str, str]
 ) -> Iterable[Verdict]:
+    """Judge what one arm has alone; `failed` says by key why the second one's test failed."""
     for pair in sorted(judged_by.keys() & (known[0] ^ known[1])):
         if pair in known[0]:
-            yield Verdict(pair, Outcome.MISSING, detail=f"{arms[0]} measures it, {arms[1]} does not")
+            why = f": its test fails there: {failed[pair.key]}" if pair.key in failed else ""
+            yield Verdict(pair, Outcome.MISSING, detail=f"{arms[0]} measures it, {arms[1]} does not{why}")
         else:
             yield Verdict(pair, Outcome.NEW, (Reason.NO_BASELINE,), detail=f"only {arms[1]} measures it")
 
@@ -222,7 +228,7 @@ def _neither_worse_nor_better(verdict: Verdict, kernels: Sequence[Mapping[str, M
 def _kernels(trials: Sequence[Trial], arm: str) -> dict[str, Mapping[str, int]]:
     """Return, by key, the kernels that were seen in an arm's newest process."""
     records = [each["extra_info"]["fuseproof"] for trial in trials for each in trial.documents[arm]["benchmarks"]]
-    return {record["key"]: record["kernels"] for record in records if "kernels" in record}
+    return {record["key"]: record["kernels"] for record in records if isinstance(record.get("kernels"), dict)}
 
 
 def _failures(trials: Sequence[Trial]) -> Iterable[str]:

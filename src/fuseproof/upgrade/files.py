@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,15 @@ def add_files(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
 
 
 def files_of(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Path]:
-    """Return the files that a command line names, by kind; raises ConfigError for one that has no folder."""
+    """Return the files that a command line names, by kind; raises ConfigError for one that cannot be written."""
     paths = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     for name, path in paths.items():
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"--{name} {path}: there is no folder {path.parent}; make it")
+        if path.is_dir():
+            raise ConfigError(f"--{name} {path}: is a folder; name a file")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise ConfigError(f"--{name} {path}: cannot be written; make it writable, or name another file")
     return paths
 
 

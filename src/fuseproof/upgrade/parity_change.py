@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fuseproof.upgrade.parity_run import ABSENT, Case, ParityRun
+from fuseproof.upgrade.parity_run import ABSENT, ENDLESS, WRONG, Case, ParityRun
 
-__all__ = ["GROWTH", "CaseChange", "Growth", "ParityChange", "compare"]
+__all__ = ["GROWTH", "CaseChange", "Growth", "ParityChange", "compare", "in_budgets"]
 
 # Measured where nothing but the order and the fusing of operations changes, torch's CPU kernels with and without AVX
 # (docs/upgrade.md): of 1,373 errors 369 were others, the greatest by 1.54 times; among small ones 3.5 times and, where
@@ -35,7 +34,7 @@ class CaseChange:
 
 @dataclass(frozen=True)
 class Growth:
-    """An error that grew, though it is within its budget; in units of it."""
+    """An error that grew; in units of its budget."""
 
     test: str
     quantity: str
@@ -43,7 +42,17 @@ class Growth:
     new: float
 
     def __str__(self) -> str:
-        return f"{self.test}: {self.quantity} from {self.old:.3g} to {self.new:.3g} of its budget"
+        return f"{self.test}: {self.quantity} from {in_budgets(self.old)} to {in_budgets(self.new)} of its budget"
+
+    @property
+    def times(self) -> float:
+        """How many times as large it is, where what is small counts as `_SMALL`."""
+        return self.new / max(self.old, _SMALL)
+
+
+def in_budgets(error: float) -> str:
+    """Return an error in units of its budget, in words where it has no size."""
+    return "without measure" if error >= ENDLESS else f"{error:.3g}"
 
 
 @dataclass(frozen=True)
@@ -57,11 +66,13 @@ class ParityChange:
         newly_failing: right, known to be wrong, or not asked in the old environment, and wrong in the new one.
         newly_passing: wrong before, and no longer.
         still_failing: wrong in both.
+        worsened: of cases that fail in both, the errors that grew, the greatest growth first.
+        failing_otherwise: failing in both; before by an error that has a size, and now by something that has none.
         defects_gained: known defects that the new environment shows and the old one does not.
         defects_mended: known defects that only the old one shows.
         vanished: asked in the old one; absent or skipped in the new one.
         appeared: the other way round, and not wrong.
-        grown: errors that grew, the greatest first.
+        grown: errors that grew in their budgets, and of known defects; the greatest growth first.
         seconds: how long both took.
 
     """
@@ -73,6 +84,8 @@ class ParityChange:
     newly_failing: tuple[CaseChange, ...] = ()
     newly_passing: tuple[CaseChange, ...] = ()
     still_failing: tuple[CaseChange, ...] = ()
+    worsened: tuple[Growth, ...] = ()
+    failing_otherwise: tuple[CaseChange, ...] = ()
     defects_gained: tuple[CaseChange, ...] = ()
     defects_mended: tuple[CaseChange, ...] = ()
     vanished: tuple[CaseChange, ...] = ()
@@ -82,10 +95,10 @@ class ParityChange:
 
     @property
     def status(self) -> int:
-        """1 if the new environment is wrong where the old one was not, 21 if it cannot be known, else 0."""
-        if self.newly_failing or self.defects_gained:
+        """1 if the new environment is wrong where the old one was not, or more so, 21 if nobody can know, else 0."""
+        if self.newly_failing or self.defects_gained or self.worsened:
             return 1
-        return 21 if self.vanished or not self.compared else 0
+        return 21 if self.vanished or self.failing_otherwise or not self.compared else 0
 
     @property
     def sentence(self) -> str:
@@ -95,8 +108,9 @@ class ParityChange:
         counts = (
             (self.newly_failing, "new failure", "new failures"),
             (self.defects_gained, "known defect gained", "known defects gained"),
+            (self.still_failing, f"failure in both{self._worse}", f"failures in both{self._worse}"),
             (self.vanished, "case no longer asked", "cases no longer asked"),
-            (self.still_failing, "failure in both", "failures in both"),
+            (self.failing_otherwise, "failing in both, in another way", "failing in both, in other ways"),
             (self.defects_mended, "defect mended", "defects mended"),
             (self.newly_passing, "failure mended", "failures mended"),
             (self.appeared, "new case", "new cases"),
@@ -104,6 +118,15 @@ class ParityChange:
         )
         words = [f"{len(found)} {one if len(found) == 1 else many}" for found, one, many in counts if found]
         return f"{', '.join(words) or 'unchanged'} in {self.compared} cases"
+
+    @property
+    def _worse(self) -> str:
+        """How many of the cases that fail in both are further off, and how far."""
+        if not self.worsened:
+            return ""
+        endless = any(each.new >= ENDLESS for each in self.worsened)
+        far = "beyond measure" if endless else f"by up to {max(each.times for each in self.worsened):.3g} times"
+        return f", {len({each.test for each in self.worsened})} of them worse {far}"
 
 
 def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityChange:
@@ -118,6 +141,7 @@ def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityCha
         raise ValueError(f"growth is {growth}; it is a factor above 1")
     found: dict[str, list[CaseChange]] = {}
     grown: list[Growth] = []
+    worsened: list[Growth] = []
     compared = 0
     for test in sorted({*old.cases, *new.cases}):
         before, after = old.cases.get(test, ABSENT), new.cases.get(test, ABSENT)
@@ -127,8 +151,11 @@ def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityCha
             why = after.why or before.why
             found.setdefault(kind, []).append(CaseChange(test, before.outcome, after.outcome, why))
         if both:
-            grown += _grown(test, before.errors, after.errors, growth)
-    grown.sort(key=lambda each: (-each.new / max(each.old, _SMALL), each.test, each.quantity))
+            both_fail = before.outcome == after.outcome == "failed"
+            for each in _grown(test, before, after, growth):
+                (worsened if both_fail and each.new >= 1 else grown).append(each)
+    for errors in (grown, worsened):
+        errors.sort(key=lambda one: (-one.times, one.test, one.quantity))
     changes = {kind: tuple(changes) for kind, changes in found.items()}
     return ParityChange(
         old.summary,
@@ -137,6 +164,7 @@ def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityCha
         growth,
         **changes,  # the names are those of `_kind`
         grown=tuple(grown),
+        worsened=tuple(worsened),
         seconds=old.seconds + new.seconds,
     )
 
@@ -144,7 +172,9 @@ def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityCha
 def _kind(old: Case, new: Case) -> str | None:
     """Return which of the lists of `ParityChange` a case belongs to."""
     if new.outcome == "failed":
-        return "still_failing" if old.outcome == "failed" else "newly_failing"
+        if old.outcome != "failed":
+            return "newly_failing"
+        return "failing_otherwise" if _beyond(old) and not _beyond(new) else "still_failing"
     if not new.ran or not old.ran:
         return "vanished" if old.ran else "appeared" if new.ran else None
     if old.outcome == "failed":
@@ -154,9 +184,21 @@ def _kind(old: Case, new: Case) -> str | None:
     return "defects_mended" if new.outcome in _RIGHT else "defects_gained"
 
 
-def _grown(test: str, old: Mapping[str, float], new: Mapping[str, float], growth: float) -> list[Growth]:
+def _beyond(case: Case) -> list[float]:
+    """Return the errors of a wrong case that are beyond their budgets."""
+    return [error for error in case.errors.values() if error >= 1] if case.outcome in WRONG else []
+
+
+def _grown(test: str, old: Case, new: Case, growth: float) -> list[Growth]:
+    """Return what grew; where both are wrong, a check that fails in the new one only beside the worst of the old one.
+
+    A case ends with the first check that fails: what the other environment says of the same quantity need not exist.
+    """
+    before = dict(old.errors)
+    if worst := max(_beyond(old), default=0.0):
+        before = {quantity: worst for quantity, error in new.errors.items() if error >= 1} | before
     return [
-        Growth(test, quantity, old[quantity], error)
-        for quantity, error in new.items()
-        if quantity in old and error > growth * max(old[quantity], _SMALL)
+        Growth(test, quantity, before[quantity], error)
+        for quantity, error in new.errors.items()
+        if quantity in before and error > growth * max(before[quantity], _SMALL)
     ]

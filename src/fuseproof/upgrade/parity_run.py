@@ -15,12 +15,18 @@ from typing import Any, Final
 from fuseproof.processes import ChildError, ending, last_words, run_process
 from fuseproof.upgrade.environment import Examined, UpgradeError
 
-__all__ = ["ABSENT", "OUTCOMES", "SCHEMA", "Case", "ParityRun", "measure_parity", "read_run"]
+__all__ = ["ABSENT", "ENDLESS", "OUTCOMES", "SCHEMA", "WRONG", "Case", "ParityRun", "measure_parity", "read_run"]
 
 OUTCOMES: Final = ("failed", "mended", "known", "skipped", "passed")
 """What can come of a case: wrong; right although it is known to be wrong; wrong as is known; not asked; right."""
 
-SCHEMA: Final = 1  # of `--fuseproof-parity-json`
+WRONG: Final = ("failed", "known")
+"""Those of a case that is wrong."""
+
+ENDLESS: Final = 1e99
+"""What an error counts as that is not finite, or has no size, such as another shape."""
+
+SCHEMA: Final = 2  # of `--fuseproof-parity-json`
 _LIMIT_S = 3600.0  # 9,000 cases take 100 s with eight workers on an H200, twenty minutes with one
 _RAN, _NOTHING = (0, 1), 5  # pytest's: all passed, some failed; no test at all
 _KEYS = {"outcome", "why", "errors"}
@@ -33,7 +39,7 @@ class Case:
     Attributes:
         outcome: one of `OUTCOMES`.
         why: the first line of the failure, the id of the known defect, or the reason to skip; else empty.
-        errors: by quantity, the greatest error that held, in units of its budget.
+        errors: by quantity, the greatest error, in units of its budget: 0 to 1, and more of a check that failed.
 
     """
 
@@ -162,7 +168,10 @@ def read_run(path: Path, whose: str) -> ParityRun:
         ) from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        raise UpgradeError(f"{whose}: {path} has schema {found!r}, this is {SCHEMA}; use the same fuseproof for both.")
+        raise UpgradeError(
+            f"{whose}: {path} has schema {found!r}, this is {SCHEMA}; use the same fuseproof for both, and "
+            "delete what another one has kept."
+        )
     seconds = document.get("seconds", 0.0)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LIMIT_S * 2:
         raise UpgradeError(f"{whose}: {path}: seconds is {seconds!r:.80}; delete it and run it again.")
@@ -185,8 +194,9 @@ def _case(case: Any, where: str) -> Case:
     if not isinstance(why, str) or not isinstance(errors, dict):
         raise UpgradeError(f"{where}: why is a text and errors a table by quantity.")
     for quantity, error in errors.items():
-        if isinstance(error, bool) or not isinstance(error, int | float) or not 0 <= error <= 1:
+        most = ENDLESS if outcome in WRONG else 1
+        if isinstance(error, bool) or not isinstance(error, int | float) or not 0 <= error <= most:
             raise UpgradeError(
-                f"{where}: the error of {quantity} is {error!r:.80}; it is 0 to 1, in units of its budget."
+                f"{where}: the error of {quantity} is {error!r:.80}; it is 0 to {most:g}, in units of its budget."
             )
     return Case(outcome, why, errors)

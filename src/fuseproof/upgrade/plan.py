@@ -75,6 +75,11 @@ class UpgradePlan:
         for name, kind in kinds.items():
             if not isinstance(values.get(name), list if kind is tuple else kind):
                 raise HistoryError(f"{where}: {name} is {shown(values.get(name))}; {mend}")
+            if kind is tuple and not all(isinstance(each, str) for each in values[name]):
+                raise HistoryError(f"{where}: {name} is not a list of texts; {mend}")
+        for arm, about in values["arms"].items():
+            if not isinstance(about, dict):
+                raise HistoryError(f"{where}: arms.{arm} is {shown(about)}, not an object; {mend}")
         if unknown := sorted(values.keys() - kinds.keys()):
             raise HistoryError(f"{where}: {unknown[0]} is not known; {mend}")
         read: dict[str, Any] = {
@@ -95,6 +100,7 @@ class UpgradePlan:
 def _flat(plan: UpgradePlan) -> dict[str, Any]:
     """Return what must be equal, under the names that a reader knows."""
     flat = {each.name: getattr(plan, each.name) for each in fields(plan) if each.name not in ("arms", "seed")}
+    flat["arms"] = tuple(plan.arms)
     for arm, about in plan.arms.items():
         for part, value in about.items():
             inner = value if isinstance(value, Mapping) else {"": value}

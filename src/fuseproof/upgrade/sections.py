@@ -9,7 +9,7 @@ from fuseproof.gate.present import shown_value
 from fuseproof.upgrade.environment import Examined
 from fuseproof.upgrade.inventory import differences, in_words
 from fuseproof.upgrade.outcome import Upgrade
-from fuseproof.upgrade.parity_change import ParityChange
+from fuseproof.upgrade.parity_change import ParityChange, in_budgets
 from fuseproof.verdicts.verdict import SUITE, Outcome, Reason, Verdict, in_percent
 
 __all__ = ["Section", "is_time", "plain", "sections"]
@@ -54,14 +54,16 @@ def is_time(metric: str) -> bool:
 def sections(upgrade: Upgrade) -> list[Section]:
     """Return all that is to be said after the overall sentence, what matters most first."""
     parity = _parity(upgrade.parity) if upgrade.parity is not None else [Section("Parity", ("It was not asked for.",))]
+    measured = [each for each in upgrade.verdicts if Reason.FAILED not in each.reasons]
     exact, times = (
-        _verdicts(title, upgrade, [each for each in upgrade.verdicts if is_time(each.pair.metric) == kind], same)
+        _verdicts(title, upgrade, [each for each in measured if is_time(each.pair.metric) == kind], same)
         for title, kind, same in (
             ("Kernels, launches, memory", False, "the same in both"),
             ("Times", True, "none slower, none faster, none undecided"),
         )
     )
-    return [_course(upgrade), _environments(upgrade), *parity, exact, times, _everything(upgrade)]
+    failed = _failed([each for each in upgrade.verdicts if Reason.FAILED in each.reasons])
+    return [_course(upgrade), _environments(upgrade), *parity, *failed, exact, times, _everything(upgrade)]
 
 
 def _course(upgrade: Upgrade) -> Section:
@@ -109,6 +111,7 @@ def _parity(change: ParityChange) -> list[Section]:
         ("Newly failing", change.newly_failing),
         ("Known defects gained", change.defects_gained),
         ("No longer asked", change.vanished),
+        ("Failing in both, in another way", change.failing_otherwise),
         ("Failing in both", change.still_failing),
         ("Known defects mended", change.defects_mended),
         ("Failures mended", change.newly_passing),
@@ -117,11 +120,15 @@ def _parity(change: ParityChange) -> list[Section]:
         if changes:
             rows = [(each.test, f"{each.old} -> {each.new}", each.why) for each in changes]
             found.append(_section(f"Parity: {title.lower()} ({len(rows)})", (), ("case", "was and is", "why"), rows))
-    if change.grown:
-        title = f"Parity: errors grown more than {change.growth:g} times, in their budgets ({len(change.grown)})"
-        header = ("case", "quantity", "old, in budgets", "new, in budgets")
-        errors = [(each.test, each.quantity, f"{each.old:.3g}", f"{each.new:.3g}") for each in change.grown]
-        found.append(_section(title, (), header, errors))
+    for title, grown in (("failing in both, and", change.worsened), ("errors", change.grown)):
+        if grown:
+            errors = [
+                (each.test, each.quantity, in_budgets(each.old), in_budgets(each.new), f"{each.times:.3g}")
+                for each in grown
+            ]
+            title = f"Parity: {title} grown more than {change.growth:g} times ({len(grown)})"
+            header = ("case", "quantity", "old, in budgets", "new, in budgets", "times")
+            found.append(_section(title, (), header, errors))
     return found
 
 
@@ -134,6 +141,12 @@ def _verdicts(title: str, upgrade: Upgrade, verdicts: Sequence[Verdict], same: s
     else:
         lines = [f"{quiet} of {len(verdicts)} {same if not told else 'without a finding'}"]
     return _section(title, lines, _TABLE, [_row(upgrade, each) for each in told])
+
+
+def _failed(verdicts: Sequence[Verdict]) -> list[Section]:
+    rows = [(each.pair.key, each.outcome, each.detail) for each in verdicts]
+    title = f"Benchmarks whose tests fail ({len(rows)})"
+    return [_section(title, (), ("test", "verdict", "why"), rows)] if rows else []
 
 
 def _everything(upgrade: Upgrade) -> Section:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fuseproof.upgrade.bank import Trial
 from fuseproof.upgrade.comparison import middle
+from fuseproof.upgrade.failed import failures_by_test
 from fuseproof.verdicts.contest import Place, Standing, judge_contest
 from fuseproof.verdicts.exact import compare
 from fuseproof.verdicts.looks import LOOKS
@@ -76,19 +77,21 @@ class Standings:
     Attributes:
         rows: by benchmark, metric and challenger.
         undecided: ids of the tests of all contestants of benchmarks that are not decided.
+        failed: ids of the tests that failed in some process, so that their candidates are not, or not always, compared.
         notes: one sentence for each thing that a reader must know besides.
 
     """
 
     rows: Sequence[Row]
     undecided: frozenset[str]
+    failed: frozenset[str]
     notes: Sequence[str]
 
     @property
     def status(self) -> int:
-        """21 if nothing was compared, or a time other than the host's is undecided; else 0, whoever is faster."""
+        """21 if nothing was compared, a test failed, or a time but the host's is undecided; else 0, whoever wins."""
         judged = [row.standing for row in self.rows if row.standing is not None and row.metric != HOST]
-        unknown = not judged or any(standing.place is Place.UNDECIDED for standing in judged)
+        unknown = not judged or bool(self.failed) or any(standing.place is Place.UNDECIDED for standing in judged)
         return UNANSWERED_STATUS if unknown else 0
 
 
@@ -135,6 +138,7 @@ def rank(trials: Sequence[Trial], names: Sequence[str], rules: Sequence[Rule], t
     exact = {rule.metric: rule for rule in rules if rule.kind in (Kind.MEMORY, Kind.EXACT)}
     rows = [_row(duel, metric, standings, exact.get(metric)) for duel in duels for metric in duel.values]
     tests = {key: test for document in documents for key, test in tests_by_key(document).items()}
+    failures = failures_by_test(trials)
     waited_for = {
         key
         for pair, standing in standings.items()
@@ -146,7 +150,11 @@ def rank(trials: Sequence[Trial], names: Sequence[str], rules: Sequence[Rule], t
     return Standings(
         sorted(rows, key=lambda row: (row.benchmark, _METRICS.index(row.metric), order[row.challenger])),
         frozenset(tests[key] for key in waited_for),
-        [sentence for duel in duels for sentence in _sentences(duel)],
+        frozenset(failures),
+        [
+            *(f"{test} fails: {words}" for test, by_arm in sorted(failures.items()) for words in by_arm.values()),
+            *(sentence for duel in duels for sentence in _sentences(duel)),
+        ],
     )
 
 

@@ -35,8 +35,8 @@ def add(commands: Any) -> None:
         description="Compare candidates of Adam or LayerNorm, and the kernel sets of training iterations, in fresh "
         "processes of one environment. Each process measures all of them in an order of its own, until it is proven "
         "who is faster or that they are equal. Finished processes are kept: the same command goes on.",
-        epilog="Exit status: 0 whoever is faster, 21 if something is undecided, 2 used wrongly, 130 ended by Ctrl-C or "
-        "SIGTERM.",
+        epilog="Exit status: 0 whoever is faster, 21 if something is undecided or fails, 2 used wrongly, 130 ended by "
+        "Ctrl-C or SIGTERM.",
     )
     parser.add_argument("candidates", nargs="+", metavar="CANDIDATE", help="names; the others stand beside the first")
     parser.add_argument("--tests", action="append", metavar="TESTS", help="a folder or file of tests (./tests)")

@@ -77,6 +77,7 @@ class Reason(StrEnum):
     NO_BASELINE = "NO_BASELINE"
     NO_NOISE = "NO_NOISE"
     UNDECIDED = "UNDECIDED"
+    FAILED = "FAILED"
 
 
 class Pair(NamedTuple):

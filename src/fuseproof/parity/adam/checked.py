@@ -17,7 +17,7 @@ from fuseproof.parity.adam.nature import nature_of
 from fuseproof.parity.adam.state import AdamState, Snapshot
 from fuseproof.parity.bits import Contents, changes, is_zero, same_numbers
 from fuseproof.parity.factors import factor_of
-from fuseproof.parity.worst import note
+from fuseproof.parity.worst import forgive, note, share
 
 __all__ = ["CheckedAdam", "Group"]
 
@@ -154,6 +154,7 @@ class CheckedAdam:
             except ParityError as error:
                 failure = failure or error
             else:
+                forgive("trajectory")
                 return
         if failure is not None:
             raise failure
@@ -237,13 +238,13 @@ class CheckedAdam:
                 assert_rounded(quantity, actual, expected, tolerance, BUDGETS[quantity], case, locate)
             factor, allowed = bias(new, wanted, old.param, hyper, step, power_ulps)
             if new.dtype == torch.float32:
+                note("bias", share(abs(factor), allowed), held=abs(factor) <= allowed)
                 if abs(factor) > allowed:
                     raise ParityError(
                         f"bias: updates are {factor:.3g} times themselves too large on average, "
                         f"{abs(factor) / allowed:.3g} x budget {allowed:.3g} "
                         f"(budget: scalars in FP32, 6 sd of the roundings) ({case})"
                     )
-                note("bias", abs(factor) / allowed if factor else 0.0)
         except ParityError as error:
             nature = nature_of(new, old, grad, step, hyper, power_ulps) or words()
             raise ParityError(f"{error}{nature and '; '}{nature}") from None

@@ -16,7 +16,7 @@ from fuseproof.oracle import AdamHyper, adam_update
 from fuseproof.parity import ParityError, eps_of, round_to
 from fuseproof.parity.adam.regimes import Regime, make_params, usual_settings
 from fuseproof.parity.bits import copies
-from fuseproof.parity.worst import note
+from fuseproof.parity.worst import note, share
 
 __all__ = ["check_trusted"]
 
@@ -67,13 +67,13 @@ def check_trusted(
     error, trusted_error = _rms(stored - truth), _rms(trusted - truth)
     floor = _FLOOR * eps_of(dtype) * _rms(truth)
     allowed = min(_ABSOLUTE * way, _TIMES * trusted_error + floor)
+    note("parameters beside trusted ones", share(error, allowed), held=error <= allowed)
     if not error <= allowed:
         raise ParityError(
             f"after {steps} steps parameters are off by {error:.3g}, {error / way:.3g} of their way; a trusted "
             f"implementation with FP32 state by {trusted_error:.3g}, so that {allowed:.3g} is allowed "
             f"({candidate.name}, {dtype}, {regime.name}, seed {seed})"
         )
-    note("parameters beside trusted ones", error / allowed)
     return error / trusted_error
 
 

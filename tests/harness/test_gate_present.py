@@ -135,7 +135,7 @@ def test_what_is_not_used_is_named_and_counted() -> None:
     assert [x for x in lines if x.startswith("set ")] == ["set aside: a.json: is empty", "set aside: b.json: is empty"]
     assert "control failed: history: b.json: is empty" in lines
     assert any("override: keys = 'nothing*' fits none of 12 known benchmarks" in line for line in lines)
-    assert '; 2 set aside; mode "warn": the status stays 0' in lines[-1]
+    assert '; 2 set aside; control failed: history (by itself status 21); mode "warn": the status stays 0' in lines[-1]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "fast", None, True, 10**400], ids=repr)

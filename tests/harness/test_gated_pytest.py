@@ -751,7 +751,10 @@ def test_a_plant_that_is_not_seen_answers_nothing(project: Project, monkeypatch:
     monkeypatch.setattr(Children, "measure", blind)
     text = project.run(status=UNANSWERED)
     assert {"PASS"} == set(project.outcomes().values())
-    assert "control failed: plant" in text
+    closing = line_with(text, "gate: 16 PASS")
+    assert "; control failed: plant (by itself status 21); if noise is the cause" in closing
+    assert "set OMP_NUM_THREADS=1 and calibrate anew" in closing
+    assert project.gate()["summary"] == closing
 
 
 def test_a_control_that_crashes_answers_nothing(project: Project) -> None:
@@ -760,7 +763,7 @@ def test_a_control_that_crashes_answers_nothing(project: Project) -> None:
     project.say(crash={sys.executable: ["", "it ended with status 3: no driver"]})
     text = project.run(status=UNANSWERED)
     assert "a control measured nothing: it ended with status 3: no driver" in text
-    assert "nothing seen" in line_with(text, "control failed: plant")
+    assert "nothing seen" in line_with(text, "control failed: plant: ")
 
 
 def test_processes_of_tonight_that_disagree_answer_nothing(project: Project) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fuseproof.gate.session import GateSession
 from fuseproof.verdicts.night import NOT_RECORDED, Night, is_share
-from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Verdict, closing_line, in_percent
+from fuseproof.verdicts.verdict import SUITE, UNANSWERED_STATUS, Outcome, Pair, Verdict, closing_line, in_percent
 
 __all__ = ["CALIBRATE", "aligned", "night_label", "shown_value", "table_lines", "to_json"]
 
@@ -19,6 +19,8 @@ CALIBRATE = "nothing to judge {} by yet: `fuseproof calibrate -n 8` remembers ei
 _HEADER = ("benchmark", "metric", "baseline", "now", "change", "95 % interval", "verdict", "why")
 _QUIET = (Outcome.UNGATEABLE, Outcome.NEW)
 _SHOWN_BITS = 1000  # a float holds 1,024
+_BY_NOISE = ("plant", "same arm")  # controls that fail where processes differ by more than the history knows
+_IF_NOISE = "if noise is the cause: on a CPU set OMP_NUM_THREADS=1 and calibrate anew; else docs/verdicts.md, section 8"
 _QUIET_ROWS = 10  # a new machine has hundreds of them, and the table is for what wants attention
 
 
@@ -53,7 +55,7 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
 
 
 def summary_line(session: GateSession) -> str:
-    """Return the counts of all verdicts, what was judged of what, and the baseline: nothing is green in silence."""
+    """Return the counts of all verdicts, what was judged of what, the baseline, and which controls failed."""
     judged, known = session.judged
     asked = session.selection or ("everything" if session.full_selection else "a part")
     waived = sum(verdict.waived for verdict in session.verdicts)
@@ -64,9 +66,19 @@ def summary_line(session: GateSession) -> str:
     parts.append(_baseline(session))
     if aside := len(session.recall.set_aside) + len(session.screening.set_aside):
         parts.append(f"{aside} set aside")
+    parts += _failed_controls(session)
     if session.settings.mode == "warn":
         parts.append('mode "warn": the status stays 0')
     return "gate: " + "; ".join(parts)
+
+
+def _failed_controls(session: GateSession) -> list[str]:
+    """Say which controls failed, that this is no answer, and what to do where noise may be why."""
+    failed = dict.fromkeys(each.name for each in session.controls if not each.passed)
+    if not failed:
+        return []
+    said = f"control failed: {', '.join(failed)} (by itself status {UNANSWERED_STATUS})"
+    return [said, *([_IF_NOISE] if any(name.startswith(_BY_NOISE) for name in failed) else [])]
 
 
 def _other_selections(session: GateSession) -> list[str]:

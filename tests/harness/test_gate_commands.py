@@ -171,6 +171,17 @@ def test_check_judges_copies_outside_the_history(book: Any, run: Run, tmp_path: 
     assert len([*copies.iterdir()]) == 24
 
 
+def test_check_leaves_the_plant_to_the_night_s_own_session(book: Any, run: Run) -> None:
+    """A night whose own session has ended with 21, since its plant was not seen, is not said to have had none."""
+    book.calm(8)
+    text = run("check", *files(book))[1]
+
+    assert "no slow-down was planted" not in text
+    assert "seen is not judged from files: only the night's own gated session says it" in text
+    assert text.splitlines()[-1].endswith("; plants are not judged from files")
+    assert "; plants are not judged from files" in json.loads(run("check", *files(book), "--json")[1])["summary"]
+
+
 def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -> None:
     """A run given twice, here and as an artifact, is one process: a suspect is not confirmed by itself."""
     book.calm(8)

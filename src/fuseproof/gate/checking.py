@@ -80,6 +80,7 @@ def checked(
         full_selection=not is_part(tonight.selection),
         today=today,
         selection=tonight.selection,
+        from_files=True,
         recall=Recall(
             (*aside, *(sentence for recall in recalls for sentence in recall.set_aside)),
             tuple(sentence for recall in recalls for sentence in recall.lost),

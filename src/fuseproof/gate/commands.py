@@ -40,7 +40,8 @@ def add_check(commands: Any) -> None:
         help="judge the newest night of some run files, from the files alone",
         description="Judge the newest night of the files given by the other nights among them or, if all are of one "
         "night, by the history. Its first processes screen, as many as `replicates` says; further ones confirm. "
-        "Nothing is run and nothing is written.",
+        "Nothing is run and nothing is written. Whether a planted slow-down was seen is not judged from files: a night "
+        "whose own session ended with 21 for that can be 0 here.",
         epilog=_STATUSES,
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a run of bench_history, or a copy of one")

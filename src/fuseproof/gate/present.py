@@ -21,6 +21,10 @@ _QUIET = (Outcome.UNGATEABLE, Outcome.NEW)
 _SHOWN_BITS = 1000  # a float holds 1,024
 _BY_NOISE = ("plant", "same arm")  # controls that fail where processes differ by more than the history knows
 _IF_NOISE = "if noise is the cause: on a CPU set OMP_NUM_THREADS=1 and calibrate anew; else docs/verdicts.md, section 8"
+_UNPLANTED = {
+    False: "no slow-down was planted",
+    True: "whether a planted slow-down was seen is not judged from files: only the night's own gated session says it",
+}
 _QUIET_ROWS = 10  # a new machine has hundreds of them, and the table is for what wants attention
 
 
@@ -40,7 +44,7 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     lines += [f"... and {count} lines more of {outcome}" for outcome, count in left_out.items()]
     lines += [f"control failed: {each.name}: {each.detail}" for each in session.controls if not each.passed]
     awake = [f"{each.name}: {each.detail}" for each in session.controls if each.passed]
-    asleep = ["no slow-down was planted"] if session.plant is not None and not session.planted else []
+    asleep = [_UNPLANTED[session.from_files]] if session.plant is not None and not session.planted else []
     lines += [f"controls: {'; '.join([*awake, *asleep])}"] if awake or asleep else []
     lines += [f"set aside: {sentence}" for sentence in (*session.recall.set_aside, *session.screening.set_aside)]
     if session.full_selection and not is_share(session.selection):
@@ -67,6 +71,7 @@ def summary_line(session: GateSession) -> str:
     if aside := len(session.recall.set_aside) + len(session.screening.set_aside):
         parts.append(f"{aside} set aside")
     parts += _failed_controls(session)
+    parts += ["plants are not judged from files"] * session.from_files
     if session.settings.mode == "warn":
         parts.append('mode "warn": the status stays 0')
     return "gate: " + "; ".join(parts)

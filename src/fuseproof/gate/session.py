@@ -53,6 +53,7 @@ class GateSession:
         selection: what was asked for, in the words of the command line; empty for everything.
         full_selection: whether the whole suite was asked for, so that what did not run is MISSING.
         recall: what the history says besides its nights.
+        from_files: nothing is run, so whether a planted slow-down is seen cannot be judged.
         screening: what tonight's own processes say.
         evidence: the confirming processes so far.
 
@@ -71,10 +72,12 @@ class GateSession:
         selection: str = "",
         recall: Recall | None = None,
         alone: Collection[str] = (),
+        from_files: bool = False,
     ) -> None:
         self.settings = settings
         self.selection = selection
         self.full_selection = full_selection
+        self.from_files = from_files
         self.recall = recall or Recall()
         self.screening: Screening = screen(
             history, tonight, rules=settings.rules, paired=paired, full_selection=full_selection, alone=alone

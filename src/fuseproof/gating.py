@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fuseproof.gate.waivers import load_waivers
 from fuseproof.history import HistoryError
 from fuseproof.replicates import Replicates
 from fuseproof.tonight import Tonight
-from fuseproof.trusted import find_trusted
+from fuseproof.trusted import find_trusted, trusted_fault
 from fuseproof.verdicts.recorded import tests_by_key, values_of
 from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Mark, Outcome, Reason, Waiver
 
@@ -42,6 +42,7 @@ class Gate:
         waivers: leave for known regressions.
         book: the stored side of the session.
         root: the repository.
+        notes: what can be told before anything runs: why nothing will be confirmed in pairs.
         replicates: screening processes tonight.
         json_path: where the verdicts are written as JSON; None for nowhere.
         required: NEW, INCONCLUSIVE and UNGATEABLE are no answer either (``--require=gate``).
@@ -58,6 +59,7 @@ class Gate:
     replicates: int
     json_path: Path | None
     required: bool
+    notes: Sequence[str] = ()
     lines: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
     tests: Mapping[str, str] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class Gate:
             raise pytest.UsageError("--fuseproof-gate-json: there are no verdicts without --benchmark-compare.")
         if path is not None and not path.parent.is_dir():
             raise pytest.UsageError(f"--fuseproof-gate-json={path}: there is no folder {path.parent}.")
+        fault = trusted_fault(settings, config.rootpath) if book.gated else None
         return cls(
             settings,
             load_waivers(config.rootpath, settings) if book.gated else [],
@@ -91,6 +94,7 @@ class Gate:
             option.fuseproof_replicates,
             path,
             "gate" in option.fuseproof_require.split(","),
+            [fault] if fault is not None else [],
         )
 
     def finish(self, session: pytest.Session, children: Children, say: Callable[[str], None]) -> None:
@@ -140,7 +144,7 @@ class Gate:
             say,
         )
         judged, interrupted = tonight.run(self.book.night, own, self.replicates)
-        notes = list(dict.fromkeys(tonight.notes))
+        notes = list(dict.fromkeys([*self.notes, *tonight.notes]))
         unsaved = replicates.unsaved or not self._remember(ledger, judged, notes)
         if interrupted:
             notes.append("interrupted: suspects that had not been confirmed by then are INVALID")

@@ -105,7 +105,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what machine and software this is, and what it is compared with."""
-    return [preflight.examine().header_line(), *(f"fuseproof: {note}" for note in config.stash[BOOKKEEPER].notes)]
+    notes = [*config.stash[BOOKKEEPER].notes, *config.stash[GATE].notes]
+    return [preflight.examine().header_line(), *(f"fuseproof: {note}" for note in notes)]
 
 
 @pytest.hookimpl(wrapper=True)

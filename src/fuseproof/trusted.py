@@ -13,10 +13,11 @@ from fuseproof.gate.settings import GateSettings
 from fuseproof.upgrade.environment import UpgradeError, examine, resolve
 from fuseproof.verdicts.recorded import HOST_PARTS
 
-__all__ = ["Trusted", "find_trusted"]
+__all__ = ["Trusted", "find_trusted", "trusted_fault"]
 
 _FIRST_PARTS = ("torch", "apex", "cuda")  # of an inventory: what a reader looks for
 _SHOWN_PARTS = 3
+_NO_PAIRS = "not in pairs: {}"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ class Trusted:
         return found
 
 
+def trusted_fault(settings: GateSettings, root: Path) -> str | None:
+    """Return why the configured interpreter cannot be there, without starting it; None for nothing to say."""
+    if settings.trusted_python is None:
+        return None
+    try:
+        resolve("trusted_python", settings.trusted_python, settings.trusted_env, root)
+    except UpgradeError as error:
+        return _NO_PAIRS.format(error)
+    return None
+
+
 def find_trusted(settings: GateSettings, root: Path) -> Trusted | str | None:
     """Return the configured trusted environment, why it cannot be used, or None where none is configured."""
     if settings.trusted_python is None:
@@ -57,7 +69,7 @@ def find_trusted(settings: GateSettings, root: Path) -> Trusted | str | None:
         trusted = resolve("trusted_python", settings.trusted_python, settings.trusted_env, root)
         software = examine(trusted, root).inventory
     except UpgradeError as error:
-        return f"not in pairs: {error}"
+        return _NO_PAIRS.format(error)
     return Trusted(trusted.python, trusted.variables, {k: v for k, v in software.items() if k not in HOST_PARTS})
 
 

@@ -1030,6 +1030,18 @@ def test_ctrl_c_ends_the_child_too(fresh: Project) -> None:
         os.kill(sleeper, 0)
 
 
+def test_a_trusted_interpreter_that_is_not_there_is_said_at_the_start(project: Project) -> None:
+    """Whoever mistypes it hears so on a quiet night, not on the first one with a suspect; without a gate nobody."""
+    project.remember()
+    project.pytester.makepyprojecttoml(f'{TABLE}trusted_python = "no/python"\n{PYTEST}')
+    sentence = f"not in pairs: trusted_python: {project.root / 'no/python'} does not exist"
+    head, _, tail = project.run().partition("\ncollected")
+    assert f"fuseproof: {sentence}" in head
+    assert sentence in tail
+    assert sentence in project.gate()["notes"][0]
+    assert sentence not in project.run("--benchmark-compare", "--fuseproof-gate=off", gate=False)
+
+
 def test_the_trusted_interpreter_is_asked_what_it_has(fresh: Project) -> None:
     """This interpreter's own inventory is found; one that is not there, or has no fuseproof, is said to be so."""
     here = find_trusted(GateSettings(trusted_python=sys.executable), fresh.root)

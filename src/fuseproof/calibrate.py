@@ -29,7 +29,12 @@ _USAGE_ERROR = 2
 _UNANSWERED = 21
 _INTERRUPTED = 130  # as a shell says it
 _LIMIT_S = 3600.0  # of one process: the largest suites take minutes
-_TESTS_RAN = (0, 1)  # pytest's statuses: all passed, some failed
+_NO_TESTS = 5  # pytest's status, and the next
+_TESTS_RAN = (0, 1)  # all passed, some failed
+
+
+class _NothingSelectedError(Exception):
+    """The arguments select no test: the same command would find none again."""
 
 
 def add(commands: Any) -> None:
@@ -39,7 +44,8 @@ def add(commands: Any) -> None:
         help="measure how much fresh processes differ here, and what the gate can see",
         description="Run the benchmarks in N fresh processes, save them as one night, and say for each benchmark how "
         "much its time varies, what slow-down would be seen, and which are UNGATEABLE.",
-        epilog="Exit status: 0 if all processes are there, 21 if not; what has been measured is kept.",
+        epilog="Exit status: 0 if all processes are there, 21 if not, 130 if interrupted (what has been measured is "
+        "kept), 2 for wrong usage or a history that cannot be used.",
     )
     parser.add_argument("-n", type=int, default=8, metavar="N", help="processes of the night (8)")
     parser.add_argument("--night", metavar="NAME", help="go on with this night until it has N processes")
@@ -87,6 +93,9 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
             vouched = apex_probe.vouched_by(history.load(history.nights(slug)[night][-1]).document)
     except KeyboardInterrupt:
         status = _INTERRUPTED
+    except _NothingSelectedError as error:
+        print(f"fuseproof calibrate: {error}", file=sys.stderr)
+        return _UNANSWERED
     except ChildError as error:
         print(f"process {done + 1} measured nothing: {error}", file=sys.stderr)
         status = _UNANSWERED
@@ -102,6 +111,9 @@ def _measure(root: Path, environ: Mapping[str, str], arguments: Sequence[str]) -
     """Run one process to its end and return its last words."""
     command = [sys.executable, "-m", "pytest", *arguments, "--benchmark-autosave", "--fuseproof-gate=off"]
     status, output = run_process(command, root, environ, _LIMIT_S)
+    if status == _NO_TESTS:
+        meant = shlex.join(arguments) or "the default paths"
+        raise _NothingSelectedError(f"nothing was selected by {meant}: {last_words(output)}")
     if status not in _TESTS_RAN:
         raise ChildError(f"{ending(status)}: {last_words(output)}")
     if status:

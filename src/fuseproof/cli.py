@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fuseproof import __version__, apex_probe, calibrate, nightly, preflight
+from fuseproof import __version__, apex_probe, calibrate, machine, nightly, preflight
 from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
 from fuseproof.upgrade import command as upgrade
 from fuseproof.upgrade import versus
@@ -26,8 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"fuseproof {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for add in (_add_doctor, calibrate.add, nightly.add, upgrade.add, versus.add, add_check, add_show, add_accept):
+    for add in (_add_doctor, calibrate.add, nightly.add, upgrade.add, versus.add, add_check):
         add(commands)
+    for add_reader in (add_show, add_accept):
+        add_reader(commands, _this_machine)
     arguments = parser.parse_args(argv)
     try:
         status: int = arguments.run(arguments)
@@ -47,6 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
+
+
+def _this_machine() -> str | None:
+    """Return this machine's folder of the history; None where torch, which knows the GPU, is absent or broken."""
+    try:
+        return machine.identify().slug
+    except (ImportError, OSError, RuntimeError):
+        return None
 
 
 def _mute() -> None:

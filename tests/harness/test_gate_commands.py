@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fuseproof
-from fuseproof import cli
+from fuseproof import cli, machine
 from fuseproof.gate import change_point
 from fuseproof.gate.ledger import Ledger
 from fuseproof.verdicts.night import NARROWED
@@ -334,6 +334,17 @@ def test_show_lists_what_can_be_gated(book: Any, run: Run) -> None:
     )
 
 
+def test_show_names_the_metrics_that_it_knows(book: Any, run: Run) -> None:
+    """A metric that nothing has is wrong usage, not an empty table."""
+    book.calm(3)
+    status, text = run("show", "--metric", "nope")
+
+    assert status == 2
+    assert "fuseproof show: no benchmark here has a metric 'nope'; known are device_time_ns" in text
+    assert "gateable" not in text
+    assert run("show", "--metric", "device_time_ns")[0] == 0
+
+
 def test_show_names_what_cannot_be_gated(book: Any, run: Run) -> None:
     """A benchmark that varies by 3 % is UNGATEABLE there as in a session."""
     book.calm(10, sigma=3.0)
@@ -462,6 +473,32 @@ def test_several_machines_must_be_told_apart(book: Any, run: Run) -> None:
     assert status == 21
     assert "it has a100 (3 runs), h200-sxm (3 runs); say which with --machine" in text
     assert run("show", "--machine", "a100")[0] == 0
+
+
+@pytest.mark.parametrize("command", [["show"], ["accept", "*/00", "--reason", "wanted"]], ids=["show", "accept"])
+def test_of_several_machines_this_one_is_taken(book: Any, run: Run, command: list[str]) -> None:
+    """Without --machine; which one that is, is said."""
+    book.calm(1)
+    replace(book, machine=(own := machine.identify().slug)).calm(1)
+    status, text = run(*command)
+
+    assert status == 0
+    assert f"fuseproof {command[0]}: the nights of {own}, this machine; for another give --machine" in text
+
+
+def test_without_torch_several_machines_must_be_told_apart(
+    book: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only torch knows which GPU this is: where it is absent or broken, somebody must say."""
+    book.calm(1)
+    replace(book, machine=machine.identify().slug).calm(1)
+    for fault in (ImportError("no torch"), OSError("libcudart.so.13: cannot open shared object file")):
+
+        def broken(fault: Exception = fault) -> None:
+            raise fault
+
+        monkeypatch.setattr(machine, "identify", broken)
+        assert "say which with --machine" in run("show")[1]
 
 
 # --- what it needs ---

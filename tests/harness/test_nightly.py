@@ -204,6 +204,16 @@ def test_a_calibration_of_nothing_says_what_pytest_said(project: Path, capsys: p
     assert "1 skipped" in said
 
 
+def test_a_calibration_that_selects_nothing_does_not_say_to_go_on(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command would select nothing again."""
+    assert main(["calibrate", "-n", "2", "test_op.py", "-k", "nosuch"]) == 21
+    said = capsys.readouterr()
+    assert "fuseproof calibrate: nothing was selected by test_op.py -k nosuch: " in said.err
+    assert "to go on" not in said.out
+
+
 def test_options_without_a_path_follow_two_dashes(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

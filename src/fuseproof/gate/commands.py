@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["add_accept", "add_check", "add_show"]
 
 CANNOT_ANSWER = 21
-"""The status of a command that cannot answer the question it was asked; argparse's own for wrong usage is 2."""
+"""The status of a command that cannot answer the question it was asked."""
+
+_USAGE_ERROR = 2  # argparse's own
 
 _STATUSES = (
     "Exit status: 20 if something is REGRESSED and no waiver covers it; 21 if the question cannot be answered: "
@@ -54,8 +56,8 @@ def add_check(commands: Any) -> None:
     parser.set_defaults(run=_explained(_check))
 
 
-def add_show(commands: Any) -> None:
-    """Add `fuseproof show`."""
+def add_show(commands: Any, this_machine: Callable[[], str | None]) -> None:
+    """Add `fuseproof show`; `this_machine` says whose folder is this machine's, or None where that cannot be told."""
     parser = commands.add_parser(
         "show",
         help="how well each benchmark can be gated, or the nights of one",
@@ -67,11 +69,11 @@ def add_show(commands: Any) -> None:
     parser.add_argument("--metric", help="only this metric, such as device_time_ns")
     _add_machine(parser)
     _add_places(parser, "print one JSON object: benchmarks, or series by key and metric")
-    parser.set_defaults(run=_explained(_show))
+    parser.set_defaults(run=_explained(_show), this_machine=this_machine)
 
 
-def add_accept(commands: Any) -> None:
-    """Add `fuseproof accept`."""
+def add_accept(commands: Any, this_machine: Callable[[], str | None]) -> None:
+    """Add `fuseproof accept`; `this_machine` as for `show`."""
     parser = commands.add_parser(
         "accept",
         help="accept a night's level as the new baseline",
@@ -85,7 +87,7 @@ def add_accept(commands: Any) -> None:
     parser.add_argument("--who", help="who accepts; else the name of the user")
     _add_machine(parser)
     _add_places(parser, "print one JSON object: night, accepted, retired, reason, who, notes")
-    parser.set_defaults(run=_explained(_accept))
+    parser.set_defaults(run=_explained(_accept), this_machine=this_machine)
 
 
 def _add_places(parser: argparse.ArgumentParser, json_help: str) -> None:
@@ -94,7 +96,7 @@ def _add_places(parser: argparse.ArgumentParser, json_help: str) -> None:
 
 
 def _add_machine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--machine", metavar="NAME", help="whose nights; needed where the history has those of several")
+    parser.add_argument("--machine", metavar="NAME", help="whose nights; else this machine's, or the only ones")
 
 
 def _explained(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -127,6 +129,10 @@ def _machine(arguments: argparse.Namespace, history: History) -> str:
         if arguments.machine not in machines:
             raise HistoryError(f"{shown(history.root)}: no run of {arguments.machine!r}; it has {_listed(machines)}")
         return str(arguments.machine)
+    if len(machines) > 1 and (own := arguments.this_machine()) in machines:
+        said = f"the nights of {own}, this machine; for another give --machine"
+        print(f"fuseproof {arguments.command}: {said}", file=sys.stderr)
+        return str(own)
     if len(machines) != 1:
         mend = "; say which with --machine" if machines else "; save a first run with pytest --benchmark-autosave"
         raise HistoryError(f"{shown(history.root)}: it has {_listed(machines)}{mend}")
@@ -168,13 +174,21 @@ def _show(arguments: argparse.Namespace) -> int:
     ledger = Ledger(history, _machine(arguments, history))
     document: dict[str, Any]
     if arguments.key is None:
-        found = trend.powers(_settings().gate, ledger.nights())
+        found = trend.powers(_settings().gate, nights := ledger.nights())
+        known = sorted({pair.metric for night in nights for pair in night.pairs})
+        if arguments.metric not in (None, *known):
+            said = f"no benchmark here has a metric {arguments.metric!r}; known are {', '.join(known) or 'none'}"
+            print(f"fuseproof show: {said}", file=sys.stderr)
+            return _USAGE_ERROR
         found = [each for each in found if arguments.metric in (None, each.metric)]
         lines, document = trend.power_lines(found), {"benchmarks": trend.to_json(found)}
     else:
         nights = ledger.nights(everything=True)
-        known = {pair for night in nights for pair in {*night.pairs, *night.marks}}
-        pairs = chosen([arguments.key], arguments.metric, known)
+        pairs = chosen(
+            [arguments.key],
+            arguments.metric,
+            {pair for night in nights for pair in {*night.pairs, *night.marks}},
+        )
         shown_series = {pair: trend.series(nights, pair) for pair in pairs}
         lines = [line for pair, (points, _) in shown_series.items() for line in trend.series_lines(pair, points)]
         lines += dict.fromkeys(note for _, note in shown_series.values() if note is not None)

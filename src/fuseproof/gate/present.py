@@ -20,7 +20,10 @@ _HEADER = ("benchmark", "metric", "baseline", "now", "change", "95 % interval", 
 _QUIET = (Outcome.UNGATEABLE, Outcome.NEW)
 _SHOWN_BITS = 1000  # a float holds 1,024
 _BY_NOISE = ("plant", "same arm")  # controls that fail where processes differ by more than the history knows
-_IF_NOISE = "if noise is the cause: on a CPU set OMP_NUM_THREADS=1 and calibrate anew, in a new history; else docs/verdicts.md, section 8"
+_IF_NOISE = (
+    "if noise is the cause: on a CPU set OMP_NUM_THREADS=1 and calibrate anew, in a new history; "
+    "else docs/verdicts.md, section 8"
+)
 _UNPLANTED = {
     False: "no slow-down was planted",
     True: "whether a planted slow-down was seen is not judged from files: only the night's own gated session says it",

@@ -93,6 +93,15 @@ def test_what_is_kept_is_not_measured_again(asked, bank, measured, monkeypatch):
     ]
 
 
+def test_no_case_is_not_kept(asked, bank, monkeypatch):
+    """What a mistaken -k leaves must not hold the folder for it."""
+    asked = of_gpus(monkeypatch, asked, [])
+    monkeypatch.setattr(module, "measure_parity", lambda *_, **__: ParityRun({}, 9.0))
+    parity(asked, bank, (OLD, NEW), 0, print)
+
+    assert not list(bank.folder.glob("parity-*"))
+
+
 def test_one_environment_is_kept_if_the_other_fails(asked, bank, measured, monkeypatch):
     """An interruption costs at most the environment that was being measured."""
     asked, measure = of_gpus(monkeypatch, asked, []), module.measure_parity

@@ -322,14 +322,37 @@ def test_a_pair_that_would_end_too_late_is_not_started(runner, bank, book):
         ({"arguments": ("--full",)}, "arguments was nothing and is '--full'"),
     ],
 )
-def test_a_folder_of_another_plan_is_refused(bank, changed, said):
+def test_a_folder_of_another_plan_is_refused(runner, bank, changed, said):
     """One sentence says what differs, and what to do."""
+    runner().run()
     bank.end()
     values = {name: getattr(PLAN, name) for name in ("kind", "machine", "arms", "tests")} | changed
     with pytest.raises(HistoryError) as caught:
         Bank.begin(bank.folder, UpgradePlan(**values))
     assert said in str(caught.value)
     assert "give another --folder" in str(caught.value)
+
+
+OTHER = UpgradePlan("upgrade", MACHINE, ARMS, ("tests",), "adam")
+
+
+def test_a_plan_of_nothing_gives_way(bank):
+    """A mistaken -k has left its plan and nothing else: the mended command is not refused, and its plan is kept."""
+    bank.end()
+    begun = Bank.begin(bank.folder, OTHER)
+    begun.end()
+
+    assert begun.plan == OTHER
+    assert json.loads((bank.folder / "plan.json").read_text())["seed"] == OTHER.seed
+
+
+@pytest.mark.parametrize("name", ["0000-old.json", "parity-new.json"])
+def test_a_plan_of_anything_does_not(bank, name):
+    """Half a pair and the parity of one environment are somebody's minutes too."""
+    bank.end()
+    (bank.folder / name).write_text("{}")
+    with pytest.raises(HistoryError, match="was begun for something else"):
+        Bank.begin(bank.folder, OTHER)
 
 
 def test_one_at_a_time(bank):

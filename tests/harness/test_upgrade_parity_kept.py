@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import threading
 
 import pytest
@@ -118,6 +119,31 @@ def test_one_environment_is_kept_if_the_other_fails(asked, bank, measured, monke
     parity(asked, bank, (OLD, NEW), 0, print)
 
     assert [call["name"] for call in measured] == ["old", "new"]
+
+
+@pytest.mark.parametrize(
+    ("ends_in", "said"),
+    [
+        ("old", "interrupted in parity: nothing of it is kept; the same command starts it again"),
+        ("new", "interrupted in parity: that of old is kept; the same command goes on with the rest"),
+    ],
+    ids=["in_old", "in_new"],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])
+def test_an_interruption_says_what_is_kept(number, ends_in, said, asked, bank, measured, monkeypatch):
+    """One line, by either signal; the command then ends as an interrupted one does."""
+    asked, measure, lines = of_gpus(monkeypatch, asked, []), module.measure_parity, []
+
+    def interrupted(examined, *arguments, **more):
+        if examined.name == ends_in:
+            signal.raise_signal(number)
+        return measure(examined, *arguments, **more)
+
+    monkeypatch.setattr(module, "measure_parity", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parity(asked, bank, (OLD, NEW), 0, lines.append)
+
+    assert lines[-1] == said
 
 
 @pytest.mark.parametrize(

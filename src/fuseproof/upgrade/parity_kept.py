@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from fuseproof.processes import side_by_side
+from fuseproof.processes import side_by_side, terminable
 from fuseproof.upgrade.asked import Asked
 from fuseproof.upgrade.bank import Bank
 from fuseproof.upgrade.environment import Examined
@@ -20,6 +20,7 @@ from fuseproof.upgrade.parity_run import SCHEMA, ParityRun, measure_parity, read
 __all__ = ["parity"]
 
 
+@terminable()
 def parity(
     asked: Asked, bank: Bank, both: Sequence[Examined], workers: int, say: Callable[[str], None]
 ) -> ParityChange:
@@ -35,6 +36,7 @@ def parity(
     Raises:
         UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest.
         HistoryError: what is kept cannot be read or written.
+        KeyboardInterrupt: by Ctrl-C or SIGTERM; what is kept has been said.
 
     """
     devices = [lane.variables[VISIBLE] for lane in lanes(asked.gpus, os.environ.get(VISIBLE)) if lane.variables]
@@ -44,8 +46,22 @@ def parity(
         partial(_run, asked, bank, examined, workers, say, {VISIBLE: ",".join(share)} if share else {})
         for examined, share in zip(both, shares, strict=True)
     ]
-    old, new = side_by_side(runs) if together else [run(None) for run in runs]
+    try:
+        old, new = side_by_side(runs) if together else [run(None) for run in runs]
+    except KeyboardInterrupt:
+        say(_interrupted([each.name for each in both if _path(bank, each).exists()]))
+        raise
     return compare(old, new)
+
+
+def _interrupted(kept: Sequence[str]) -> str:
+    if not kept:
+        return "interrupted in parity: nothing of it is kept; the same command starts it again"
+    return f"interrupted in parity: that of {' and '.join(kept)} is kept; the same command goes on with the rest"
+
+
+def _path(bank: Bank, examined: Examined) -> Path:
+    return bank.beside(f"parity-{examined.name}")
 
 
 def _run(
@@ -57,7 +73,7 @@ def _run(
     variables: Mapping[str, str],
     stop: threading.Event | None,
 ) -> ParityRun:
-    path = bank.beside(f"parity-{examined.name}")
+    path = _path(bank, examined)
     if path.exists():
         kept = read_run(path, f"parity in {examined.name}")
         say(f"parity: {examined.name} environment: {kept.summary}, as kept in {bank.folder}")

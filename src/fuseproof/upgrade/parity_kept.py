@@ -12,10 +12,11 @@ from pathlib import Path
 from fuseproof.processes import side_by_side, terminable
 from fuseproof.upgrade.asked import Asked
 from fuseproof.upgrade.bank import Bank
-from fuseproof.upgrade.environment import Examined
+from fuseproof.upgrade.environment import Examined, UpgradeError
 from fuseproof.upgrade.lanes import VISIBLE, lanes
 from fuseproof.upgrade.parity_change import ParityChange, compare
 from fuseproof.upgrade.parity_run import SCHEMA, ParityRun, measure_parity, read_run
+from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 
 __all__ = ["parity"]
 
@@ -34,7 +35,8 @@ def parity(
         say: prints a line.
 
     Raises:
-        UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest.
+        UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest; or there is no
+            case at all, so that no measuring could decide.
         HistoryError: what is kept cannot be read or written.
         KeyboardInterrupt: by Ctrl-C or SIGTERM; what is kept has been said.
 
@@ -51,7 +53,13 @@ def parity(
     except KeyboardInterrupt:
         say(_interrupted([each.name for each in both if _path(bank, each).exists()]))
         raise
-    return compare(old, new)
+    if not old.cases and not new.cases:
+        which = f" -k {asked.keyword!r}" * bool(asked.keyword)
+        raise UpgradeError(f"no parity case fits {' '.join(asked.tests)}{which}: widen it, or give --no-parity")
+    change = compare(old, new)
+    if not change.compared and change.status == UNANSWERED_STATUS:
+        say("parity: no case ran in both, so the answer will be 'Not decided': widen -k, or give --no-parity")
+    return change
 
 
 def _interrupted(kept: Sequence[str]) -> str:

@@ -113,6 +113,15 @@ def test_looks_and_who_goes_on(runner, bank, book):
     assert [()] * 2 + [everything] * 6 + [everything[:1]] * 8 == [call.tests for call in child.calls]
 
 
+def test_the_time_that_is_told_is_to_the_next_look(runner):
+    """What is undecided after it runs on, and how long that will take nobody knows."""
+    limited, lines = runner(undecided=still(until=4)), []
+    limited.say = lines.append
+    limited.run()
+
+    assert lines[-1] == "all benchmarks: pair 4 (look at 4, at most 24), about 0 s to the look"
+
+
 def test_never_more_than_asked(runner, bank):
     """What stays undecided ends with the last pair."""
     runner(undecided=still("t.py::test[op/a/fp32/1]"), most=8).run()
@@ -357,8 +366,11 @@ def test_a_plan_of_anything_does_not(bank, name):
 
 def test_one_at_a_time(bank):
     """Two that measure into one folder would disturb each other."""
-    with pytest.raises(HistoryError, match="another fuseproof measures here"):
+    with pytest.raises(HistoryError) as refused:
         Bank.begin(bank.folder, PLAN)
+
+    said = "another fuseproof measures here; wait for it, or give another --folder"
+    assert str(refused.value) == f"--folder {bank.folder}: {said}"
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -90,7 +90,8 @@ class Bank:
             try:
                 lock.acquire()  # the kernel frees the lock of a killed holder
             except Timeout:
-                raise HistoryError(f"{name}: another fuseproof measures here; wait for it, or give another") from None
+                busy = f"--folder {name}: another fuseproof measures here; wait for it, or give another --folder"
+                raise HistoryError(busy) from None
             if not (folder / _PLAN).exists():
                 _write(folder / _PLAN, plan.document())
         begun = UpgradePlan.read(read_document(folder / _PLAN), shown_path(folder / _PLAN))

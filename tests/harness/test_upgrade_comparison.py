@@ -513,5 +513,5 @@ def test_why_a_named_candidate_has_no_benchmark(trial):
     (loop,) = absent([ran], ("torch_loop", "torch_fused"), "cpu")
 
     assert apex.startswith("apex_master has no benchmark here: apex_master has no CPU kernel")
-    assert "torch_loop has no benchmark here: none of its is selected" in loop
+    assert "torch_loop has no benchmark here: none of its benchmarks is selected" in loop
     assert not absent([], ("apex_master",), "cpu")

@@ -10,7 +10,7 @@ from fuseproof.verdicts.recorded import tests_by_key
 
 __all__ = ["absent"]
 
-_NO_REASON = "none of its is selected, or they are skipped or fail; `pytest -rs` says which"
+_NO_REASON = "none of its benchmarks is selected, or all are skipped or fail; `pytest -rs` says why"
 
 
 def absent(trials: Sequence[Trial], names: Sequence[str], device_type: str) -> list[str]:

@@ -168,6 +168,7 @@ class Progress:
         what: what they do: "screening", "confirming 3 benchmarks".
         steps_s: how long each took so far.
         side_by_side: how many run at a time.
+        until: what the time is told to.
 
     """
 
@@ -175,13 +176,14 @@ class Progress:
     what: str
     steps_s: list[float] = field(default_factory=list)
     side_by_side: int = 1
+    until: str = "left"
 
     @contextmanager
     def step(self, number: int, of: int, unit: str = "process", place: str | None = None) -> Iterator[None]:
         """Say that a step begins, and time it; `place` says which one it is, if not "2 of 3"."""
         mean_s = sum(self.steps_s) / len(self.steps_s) if self.steps_s else None
         turns = math.ceil((of - number + 1) / self.side_by_side)
-        left = "" if mean_s is None else f", about {mean_s * turns:.0f} s left"
+        left = "" if mean_s is None else f", about {mean_s * turns:.0f} s {self.until}"
         self.say(f"{self.what}: {unit} {place or f'{number} of {of}'}{left}")
         begun_s = time.monotonic()
         yield

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuseproof.gate.settings import GateSettings
+from fuseproof.upgrade.absent import absent
 from fuseproof.upgrade.bank import Trial
 from fuseproof.upgrade.comparison import compare
 from fuseproof.upgrade.standings import rank
@@ -503,3 +504,14 @@ def test_a_ratio_that_is_no_number_decides_nothing():
     """It is undecided, and the others are judged."""
     calm = [[0.0, 0.001, -0.001, 0.0] for _ in range(8)]
     assert contest([[math.nan] * 4, *calm]) == [Place.UNDECIDED, *[Place.EQUAL] * 8]
+
+
+def test_why_a_named_candidate_has_no_benchmark(trial):
+    """Its record's own reason; none of a candidate that was measured; of no process nobody knows."""
+    ran = trial(0, *[{"adam_step/torch_fused/fp32/tiny": {DEVICE: 1e5}}] * 2)
+    (apex,) = absent([ran], ("apex_master", "torch_fused"), "cpu")
+    (loop,) = absent([ran], ("torch_loop", "torch_fused"), "cpu")
+
+    assert apex.startswith("apex_master has no benchmark here: apex_master has no CPU kernel")
+    assert "torch_loop has no benchmark here: none of its benchmarks is selected" in loop
+    assert not absent([], ("apex_master",), "cpu")

@@ -1,6 +1,7 @@
 """An environment is found, asked what it has, and refused in one sentence: real interpreters, some of them spoiled."""
 
 import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -113,11 +114,47 @@ def test_variables_that_change_results_are_seen(tmp_path):
 
 
 def test_a_bare_environment_lacks_everything(venv, tmp_path):
-    """All that is missing is named at once, with the command that installs it."""
+    """All that is missing is named at once; torch apart, then the clone, since no registry has fuseproof."""
     sentence = refusal(resolve("old", str(venv), {"PYTHONPATH": ""}), tmp_path)
 
     assert "lacks pytest, pytest-benchmark, fuseproof, torch, pytest-xdist," in sentence
-    assert f"`{venv}/bin/python -m pip install pytest pytest-benchmark fuseproof" in sentence
+    assert sentence.endswith(
+        ": install torch there, see https://pytorch.org/get-started/locally/; then install this repository there: "
+        f"`{venv}/bin/python -m pip install -e '{ROOT}[tests]'`."
+    )
+
+
+@pytest.fixture
+def lacking(monkeypatch):
+    """Return a maker of the refusal of an environment that lacks these modules."""
+
+    def make(folder, *missing):
+        def run(command, *_, **__):
+            Path(command[3]).write_text(json.dumps({"missing": missing}))
+            return 1, ""
+
+        monkeypatch.setattr(module, "run_process", run)
+        return refusal(Environment("old", "/old/python"), folder)
+
+    return make
+
+
+def test_an_environment_that_lacks_torch_alone(lacking, tmp_path):
+    """Which build of torch is wanted, the repository does not know."""
+    sentence = lacking(tmp_path, "torch")
+
+    assert sentence.endswith("lacks torch: install torch there, see https://pytorch.org/get-started/locally/.")
+
+
+def test_a_fuseproof_whose_clone_is_not_known(lacking, monkeypatch, tmp_path):
+    """Installed from a wheel, it has no folder to name: the sentence says where to run the command."""
+    monkeypatch.setattr(fuseproof, "__file__", str(tmp_path / "site-packages" / "fuseproof" / "__init__.py"))
+    sentence = lacking(tmp_path, "filelock")
+
+    assert sentence.endswith(
+        "lacks filelock: install this repository there, in the folder of its clone: "
+        "`/old/python -m pip install -e '.[tests]'`."
+    )
 
 
 def test_a_program_that_is_no_python(tmp_path):

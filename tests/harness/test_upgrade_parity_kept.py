@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import threading
 
 import pytest
@@ -93,6 +94,33 @@ def test_what_is_kept_is_not_measured_again(asked, bank, measured, monkeypatch):
     ]
 
 
+def test_no_case_ends_before_the_pairs(asked, bank, monkeypatch):
+    """Nothing that is measured could decide; what a mistaken -k leaves does not hold the folder for it."""
+    asked = of_gpus(monkeypatch, asked, [])
+    monkeypatch.setattr(module, "measure_parity", lambda *_, **__: ParityRun({}, 9.0))
+    with pytest.raises(UpgradeError, match=r"^no parity case fits tests -k 'adam': widen it, or give --no-parity$"):
+        parity(asked, bank, (OLD, NEW), 0, print)
+
+    assert not list(bank.folder.glob("parity-*"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warned"),
+    [("skipped", "skipped", True), ("skipped", "failed", False), ("passed", "passed", False)],
+    ids=["none_ran", "newly_wrong", "ran"],
+)
+def test_cases_that_ran_nowhere_are_told_before_the_pairs(old, new, warned, asked, bank, monkeypatch):
+    """The answer is then 'Not decided' whatever is measured, unless the new environment is newly wrong."""
+    asked, lines = of_gpus(monkeypatch, asked, []), []
+    outcomes = {"old": old, "new": new}
+    monkeypatch.setattr(
+        module, "measure_parity", lambda examined, *_, **__: ParityRun({"t.py::a": Case(outcomes[examined.name])}, 9.0)
+    )
+    parity(asked, bank, (OLD, NEW), 0, lines.append)
+
+    assert warned == any("so the answer will be 'Not decided': widen -k, or give --no-parity" in line for line in lines)
+
+
 def test_one_environment_is_kept_if_the_other_fails(asked, bank, measured, monkeypatch):
     """An interruption costs at most the environment that was being measured."""
     asked, measure = of_gpus(monkeypatch, asked, []), module.measure_parity
@@ -109,6 +137,31 @@ def test_one_environment_is_kept_if_the_other_fails(asked, bank, measured, monke
     parity(asked, bank, (OLD, NEW), 0, print)
 
     assert [call["name"] for call in measured] == ["old", "new"]
+
+
+@pytest.mark.parametrize(
+    ("ends_in", "said"),
+    [
+        ("old", "interrupted in parity: nothing of it is kept; the same command starts it again"),
+        ("new", "interrupted in parity: that of old is kept; the same command goes on with the rest"),
+    ],
+    ids=["in_old", "in_new"],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])
+def test_an_interruption_says_what_is_kept(number, ends_in, said, asked, bank, measured, monkeypatch):
+    """One line, by either signal; the command then ends as an interrupted one does."""
+    asked, measure, lines = of_gpus(monkeypatch, asked, []), module.measure_parity, []
+
+    def interrupted(examined, *arguments, **more):
+        if examined.name == ends_in:
+            signal.raise_signal(number)
+        return measure(examined, *arguments, **more)
+
+    monkeypatch.setattr(module, "measure_parity", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parity(asked, bank, (OLD, NEW), 0, lines.append)
+
+    assert lines[-1] == said
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,15 @@ def test_looks_and_who_goes_on(runner, bank, book):
     assert [()] * 2 + [everything] * 6 + [everything[:1]] * 8 == [call.tests for call in child.calls]
 
 
+def test_the_time_that_is_told_is_to_the_next_look(runner):
+    """What is undecided after it runs on, and how long that will take nobody knows."""
+    limited, lines = runner(undecided=still(until=4)), []
+    limited.say = lines.append
+    limited.run()
+
+    assert lines[-1] == "all benchmarks: pair 4 (look at 4, at most 24), about 0 s to the look"
+
+
 def test_never_more_than_asked(runner, bank):
     """What stays undecided ends with the last pair."""
     runner(undecided=still("t.py::test[op/a/fp32/1]"), most=8).run()
@@ -322,8 +331,9 @@ def test_a_pair_that_would_end_too_late_is_not_started(runner, bank, book):
         ({"arguments": ("--full",)}, "arguments was nothing and is '--full'"),
     ],
 )
-def test_a_folder_of_another_plan_is_refused(bank, changed, said):
+def test_a_folder_of_another_plan_is_refused(runner, bank, changed, said):
     """One sentence says what differs, and what to do."""
+    runner().run()
     bank.end()
     values = {name: getattr(PLAN, name) for name in ("kind", "machine", "arms", "tests")} | changed
     with pytest.raises(HistoryError) as caught:
@@ -332,10 +342,35 @@ def test_a_folder_of_another_plan_is_refused(bank, changed, said):
     assert "give another --folder" in str(caught.value)
 
 
+OTHER = UpgradePlan("upgrade", MACHINE, ARMS, ("tests",), "adam")
+
+
+def test_a_plan_of_nothing_gives_way(bank):
+    """A mistaken -k has left its plan and nothing else: the mended command is not refused, and its plan is kept."""
+    bank.end()
+    begun = Bank.begin(bank.folder, OTHER)
+    begun.end()
+
+    assert begun.plan == OTHER
+    assert json.loads((bank.folder / "plan.json").read_text())["seed"] == OTHER.seed
+
+
+@pytest.mark.parametrize("name", ["0000-old.json", "parity-new.json"])
+def test_a_plan_of_anything_does_not(bank, name):
+    """Half a pair and the parity of one environment are somebody's minutes too."""
+    bank.end()
+    (bank.folder / name).write_text("{}")
+    with pytest.raises(HistoryError, match="was begun for something else"):
+        Bank.begin(bank.folder, OTHER)
+
+
 def test_one_at_a_time(bank):
     """Two that measure into one folder would disturb each other."""
-    with pytest.raises(HistoryError, match="another fuseproof measures here"):
+    with pytest.raises(HistoryError) as refused:
         Bank.begin(bank.folder, PLAN)
+
+    said = "another fuseproof measures here; wait for it, or give another --folder"
+    assert str(refused.value) == f"--folder {bank.folder}: {said}"
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["NEEDS_RUPTURES", "change_points"]
 
-NEEDS_RUPTURES = "change points are not looked for: ruptures is not installed; `pip install 'fuseproof[trends]'`"
+NEEDS_RUPTURES = "change points are not looked for: ruptures is not installed; `pip install '.[trends]'` in the clone"
 
 LEAST_NIGHTS = 10  # below that one series in nine without a change was given one
 _LEAST_LEVEL = 3  # nights: a level that lasts for two is an outlier

@@ -27,6 +27,7 @@ _PLAN = "plan.json"
 _LOCK = "plan.lock"
 _NAME = re.compile(r"(?P<number>[0-9]{4})-(?P<arm>[a-z]+)\.json")
 _OWN = re.compile(r"plan\.(json|lock|tmp)|([0-9]{4}|parity)-[a-z]+\.(json|tmp)")
+_FINISHED = re.compile(r"([0-9]{4}|parity)-[a-z]+\.json")
 _MOST_GPUS, _LONGEST_S = 1000, 1e6  # no machine has more, and no process takes eleven days
 _NEW_FOLDER = "give another --folder, or delete this one to measure anew"
 
@@ -73,6 +74,8 @@ class Bank:
     def begin(cls, folder: Path, plan: UpgradePlan) -> Bank:
         """Return the bank of this plan in `folder`, which is made or gone on with, and hold its lock.
 
+        A plan of which nothing is finished, as one that selected nothing leaves, gives way to this one.
+
         Raises:
             HistoryError: the folder holds pairs of another plan or something else, or somebody else works in it.
 
@@ -87,13 +90,19 @@ class Bank:
             try:
                 lock.acquire()  # the kernel frees the lock of a killed holder
             except Timeout:
-                raise HistoryError(f"{name}: another fuseproof measures here; wait for it, or give another") from None
+                busy = f"--folder {name}: another fuseproof measures here; wait for it, or give another --folder"
+                raise HistoryError(busy) from None
             if not (folder / _PLAN).exists():
                 _write(folder / _PLAN, plan.document())
         begun = UpgradePlan.read(read_document(folder / _PLAN), shown_path(folder / _PLAN))
-        if difference := plan.difference(begun):
+        if not (difference := plan.difference(begun)):
+            return cls(folder, begun, lock)
+        if any(_FINISHED.fullmatch(each.name) for each in entries(folder)):
             raise HistoryError(f"{name}: was begun for something else ({difference}); {_NEW_FOLDER}")
-        return cls(folder, begun, lock)
+        with explained(folder, "written", "give another --folder"):
+            (folder / _PLAN).unlink()
+            _write(folder / _PLAN, plan.document())
+        return cls(folder, plan, lock)
 
     def end(self) -> None:
         """Let somebody else append."""

@@ -163,15 +163,15 @@ def _ask(environment: Environment, folder: Path, stop: threading.Event | None) -
     named, python = _named(environment), environment.python
     if missing := told.get("missing", list(probe.NEEDED)):
         names = [probe.NEEDED[each] for each in missing]
-        mend = _install(python, [each for each in names if each != "torch"])
-        raise UpgradeError(f"{named} lacks {', '.join(names)}: {mend}.")
+        mends = ["install torch there, see https://pytorch.org/get-started/locally/"] * ("torch" in names)
+        mends += [_install(python)] * (names != ["torch"])
+        raise UpgradeError(f"{named} lacks {', '.join(names)}: {'; then '.join(mends)}.")
     if unmet := told.get("unmet", []):
         raise UpgradeError(f"{named}: {'; '.join(unmet)}: upgrade it there.")
     if "fuseproof" in told:
         if told["fuseproof"] != fuseproof.__version__:
             raise UpgradeError(
-                f"{named} has fuseproof {told['fuseproof']} and this is {fuseproof.__version__}: "
-                f"{_install(python, [f'fuseproof=={fuseproof.__version__}'])}."
+                f"{named} has fuseproof {told['fuseproof']} and this is {fuseproof.__version__}: {_install(python)}."
             )
         if told["source"] != probe.source_hash(here):
             raise UpgradeError(
@@ -181,7 +181,7 @@ def _ask(environment: Environment, folder: Path, stop: threading.Event | None) -
         if not told["plugin"]:  # it lies on PYTHONPATH: that is enough for Python, and not for pytest
             raise UpgradeError(
                 f"{named} can import fuseproof ({told['where']}) and has not installed it, so pytest does not find its "
-                f"plugin: {_install(python, ['fuseproof'])}."
+                f"plugin: {_install(python)}."
             )
     if doing := told.get("doing", "reading what is installed"):
         raise UpgradeError(f"{named} fails at {doing}: {ending(status)}: {last_words(output)}; mend that first.")
@@ -192,10 +192,12 @@ def _named(environment: Environment) -> str:
     return f"{environment.name}: {environment.python}"
 
 
-def _install(python: str, names: list[str]) -> str:
-    if not names:
-        return "install torch there, see https://pytorch.org/get-started/locally/"
-    return f"`{python} -m pip install {' '.join(names)}` installs what is missing"
+def _install(python: str) -> str:
+    """Return the mend of whatever fuseproof brings: its repository, since no registry has it."""
+    clone = Path(fuseproof.__file__).resolve().parents[2]
+    if not (clone / "pyproject.toml").is_file():  # it is installed from a wheel, and where its clone lies is not known
+        return f"install this repository there, in the folder of its clone: `{python} -m pip install -e '.[tests]'`"
+    return f"install this repository there: `{python} -m pip install -e '{clone}[tests]'`"
 
 
 def _requirements() -> list[str]:

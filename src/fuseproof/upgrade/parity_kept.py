@@ -9,17 +9,19 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from fuseproof.processes import side_by_side
+from fuseproof.processes import side_by_side, terminable
 from fuseproof.upgrade.asked import Asked
 from fuseproof.upgrade.bank import Bank
-from fuseproof.upgrade.environment import Examined
+from fuseproof.upgrade.environment import Examined, UpgradeError
 from fuseproof.upgrade.lanes import VISIBLE, lanes
 from fuseproof.upgrade.parity_change import ParityChange, compare
 from fuseproof.upgrade.parity_run import SCHEMA, ParityRun, measure_parity, read_run
+from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 
 __all__ = ["parity"]
 
 
+@terminable()
 def parity(
     asked: Asked, bank: Bank, both: Sequence[Examined], workers: int, say: Callable[[str], None]
 ) -> ParityChange:
@@ -33,8 +35,10 @@ def parity(
         say: prints a line.
 
     Raises:
-        UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest.
+        UpgradeError: pytest crashed, hung, was refused or ended early: nothing is known of the rest; or there is no
+            case at all, so that no measuring could decide.
         HistoryError: what is kept cannot be read or written.
+        KeyboardInterrupt: by Ctrl-C or SIGTERM; what is kept has been said.
 
     """
     devices = [lane.variables[VISIBLE] for lane in lanes(asked.gpus, os.environ.get(VISIBLE)) if lane.variables]
@@ -44,8 +48,28 @@ def parity(
         partial(_run, asked, bank, examined, workers, say, {VISIBLE: ",".join(share)} if share else {})
         for examined, share in zip(both, shares, strict=True)
     ]
-    old, new = side_by_side(runs) if together else [run(None) for run in runs]
-    return compare(old, new)
+    try:
+        old, new = side_by_side(runs) if together else [run(None) for run in runs]
+    except KeyboardInterrupt:
+        say(_interrupted([each.name for each in both if _path(bank, each).exists()]))
+        raise
+    if not old.cases and not new.cases:
+        which = f" -k {asked.keyword!r}" * bool(asked.keyword)
+        raise UpgradeError(f"no parity case fits {' '.join(asked.tests)}{which}: widen it, or give --no-parity")
+    change = compare(old, new)
+    if not change.compared and change.status == UNANSWERED_STATUS:
+        say("parity: no case ran in both, so the answer will be 'Not decided': widen -k, or give --no-parity")
+    return change
+
+
+def _interrupted(kept: Sequence[str]) -> str:
+    if not kept:
+        return "interrupted in parity: nothing of it is kept; the same command starts it again"
+    return f"interrupted in parity: that of {' and '.join(kept)} is kept; the same command goes on with the rest"
+
+
+def _path(bank: Bank, examined: Examined) -> Path:
+    return bank.beside(f"parity-{examined.name}")
 
 
 def _run(
@@ -57,7 +81,7 @@ def _run(
     variables: Mapping[str, str],
     stop: threading.Event | None,
 ) -> ParityRun:
-    path = bank.beside(f"parity-{examined.name}")
+    path = _path(bank, examined)
     if path.exists():
         kept = read_run(path, f"parity in {examined.name}")
         say(f"parity: {examined.name} environment: {kept.summary}, as kept in {bank.folder}")
@@ -73,6 +97,8 @@ def _run(
         variables=variables,
         stop=stop,
     )
+    if not run.cases:  # found again by collecting alone; a mistaken -k must leave nothing that holds the folder
+        return run
     tests = {test: asdict(case) for test, case in run.cases.items()}
     bank.keep(path, {"schema": SCHEMA, "finished": True, "seconds": round(run.seconds, 1), "tests": tests})
     return run

@@ -74,7 +74,8 @@ class Runner:
     def _run_block(self, block: Block) -> None:
         waiting = deque(block.numbers)
         lanes = self.lanes[: len(waiting)]
-        progress = Progress(self.say, block.what, self._last_s[-len(lanes) :], side_by_side=len(lanes))
+        known_s = self._last_s[-len(lanes) :]
+        progress = Progress(self.say, block.what, known_s, side_by_side=len(lanes), until="to the look")
         side_by_side([partial(self._work, lane, waiting, block, progress) for lane in lanes])
         self._last_s = progress.steps_s  # the next block measures no more than this one
 

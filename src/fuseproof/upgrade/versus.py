@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(asked: Asked, names: list[str], files: Mapping[str, Path]) -> int:
+    from fuseproof.upgrade.absent import absent
     from fuseproof.upgrade.bank import Bank
     from fuseproof.upgrade.measured import measure
     from fuseproof.upgrade.standings import rank
@@ -73,6 +75,8 @@ def _compare(asked: Asked, names: list[str], files: Mapping[str, Path]) -> int:
     finally:
         bank.end()
     standings = ranked(measured.trials)
+    gone = absent(measured.trials, names, "cuda" if here.gpus else "cpu")
+    measured = replace(measured, notes=(*measured.notes, *gone))
     tolerance_ln = asked.tolerance_ln
     print("\n".join(terminal_lines(standings, measured, tolerance_ln)))
     texts = {

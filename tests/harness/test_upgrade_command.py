@@ -379,6 +379,22 @@ def test_a_keyword_that_selects_nothing(here, capfd):
     assert "no benchmark is selected by tests -m 'fuseproof_gate' -k 'no_such_benchmark'" in capfd.readouterr().err
 
 
+def test_a_keyword_that_selects_nothing_is_told_before_parity(here, capfd):
+    """Parity of thousands of cases would be minutes in vain."""
+    assert main(["upgrade", *BOTH, "--pairs", "4", "-k", "no_such_benchmark"]) == 2
+    told = capfd.readouterr()
+    assert "no benchmark is selected by tests -m 'fuseproof_gate' -k 'no_such_benchmark'\n" in told.err
+    assert "parity" not in told.out
+
+
+def test_a_keyword_of_benchmarks_without_parity_ends_before_the_pairs(here, capfd):
+    """The benchmarks are there, and no case of parity: nothing is measured, and the sentence says what to give."""
+    assert main(["upgrade", *BOTH, "--pairs", "4", "--workers", "0", "-k", "primitive"]) == 2
+    told = capfd.readouterr()
+    assert "no parity case fits tests -k 'primitive': widen it, or give --no-parity" in told.err
+    assert "pair 1" not in told.out
+
+
 # --- versus -----------------------------------------------------------------------------------------------------------
 
 

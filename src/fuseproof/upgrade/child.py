@@ -36,6 +36,7 @@ class Child:
         plan: what they measure.
         root: the repository, whose pyproject.toml configures fuseproof; ids of tests start there.
         folder: where they run: the user's working directory, where their kernels are imported from.
+        more: arguments of pytest besides the plan's.
         longest_s: how long the longest has taken.
         vouched: by environment: the variable that spares later processes a look at Apex.
 
@@ -44,6 +45,7 @@ class Child:
     plan: UpgradePlan
     root: Path
     folder: Path
+    more: tuple[str, ...] = ()
     longest_s: float | None = None
     vouched: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -110,7 +112,7 @@ class Child:
         options = [f"--rootdir={self.root}", "-n0", "-p", "no:cacheprovider"]
         for name, value in (("-m", plan.mark), ("-k", plan.keyword)):
             options += [name, value] if value else []
-        return ["-m", "pytest", *paths, *options, *plan.arguments]
+        return ["-m", "pytest", *paths, *options, *plan.arguments, *self.more]
 
     def _document(self, arm: str, status: int | None, output: str, storage: Path) -> dict[str, Any]:
         words = last_words(output)

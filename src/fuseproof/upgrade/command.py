@@ -92,7 +92,7 @@ def _compare(asked: Asked, old: Examined, new: Examined, workers: int | None) ->
     """Compare parity, by so many workers or not at all, and then times."""
     from fuseproof.upgrade.bank import Bank
     from fuseproof.upgrade.comparison import compare
-    from fuseproof.upgrade.measured import measure
+    from fuseproof.upgrade.measured import measure, require_some
     from fuseproof.upgrade.outcome import Upgrade
     from fuseproof.upgrade.parity_kept import parity
 
@@ -100,6 +100,8 @@ def _compare(asked: Asked, old: Examined, new: Examined, workers: int | None) ->
     plan = asked.plan("upgrade", old.machine_slug, {name: about(each) for name, each in both.items()})
     bank = Bank.begin(asked.folder, plan)
     try:
+        if workers is not None and asked.keyword and not bank.trials():
+            require_some(asked, bank, old.environment)
         change = None if workers is None else parity(asked, bank, (old, new), workers, _say)
         environments = {name: each.environment for name, each in both.items()}
         measured = measure(asked, bank, environments, lambda trials: compare(trials, asked.rules).undecided, _say)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from fuseproof.upgrade.lanes import VISIBLE, lanes
 from fuseproof.upgrade.running import Runner
 from fuseproof.upgrade.schedule import next_block
 
-__all__ = ["Measured", "measure"]
+__all__ = ["Measured", "measure", "require_some"]
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,15 @@ def measure(
         why = "interrupted" if interrupted else "the budget is over"
         runner.notes.append(f"{why}: the same command goes on with the pairs in {bank.folder}")
     return Measured(bank.trials(), runner.notes, interrupted)
+
+
+def require_some(asked: Asked, bank: Bank, environment: Environment) -> None:
+    """Collect the benchmarks in one environment, seconds before minutes of parity: a -k may fit none of them.
+
+    Raises:
+        ConfigError: pytest refuses the command line, or nothing is selected.
+
+    """
+    child = Child(bank.plan, asked.root, Path.cwd(), more=("--collect-only",))
+    with suppress(ChildError):  # whatever ends it, parity meets it too, and has more to say of it
+        child.measure(environment, (), bank.plan.seed, {}, threading.Event())

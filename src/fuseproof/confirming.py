@@ -67,6 +67,7 @@ class Children:
         python: str = sys.executable,
         environ: Mapping[str, str] | None = None,
         plants: Mapping[str, float] | None = None,
+        placement: str = "",
     ) -> dict[str, Any]:
         """Run the tests with these ids in a fresh process and return its document.
 
@@ -75,6 +76,7 @@ class Children:
             python: the interpreter; another one brings its own torch.
             environ: variables set for it besides this process's own.
             plants: slow-downs to plant beside their results, by key: logarithms of ratios.
+            placement: seed of what memory is held beside each benchmark; empty: none.
 
         Raises:
             ChildError: it crashed, hung, or measured nothing, or there is no place for its results.
@@ -85,7 +87,7 @@ class Children:
         except OSError as error:
             raise ChildError(f"no folder for its results: {error}; free some space or set TMPDIR") from None
         with folder as storage:
-            order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plants or {})
+            order = Order(Path(storage), tuple(self.nodes[test] for test in tests), plants or {}, placement=placement)
             command = [python, "-m", "pytest", *self.arguments]
             limit_s = max(_LEAST_LIMIT_S, 10 * self.session_s)
             variables = {**(environ or {}), **self.vouched.get(python, {}), **order.given()}

@@ -16,9 +16,10 @@ from fuseproof.parity.child import failure_expected
 from fuseproof.parity.forks import fork_server
 from fuseproof.parity.norm import NORM_DTYPES
 
-__all__ = ["MEASUREMENTS", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure", "norm_case"]
+__all__ = ["MEASUREMENTS", "PLACEMENT", "PLANTS", "RECORD_PROPERTY", "adam_case", "device", "measure", "norm_case"]
 
 MEASUREMENTS = pytest.StashKey[Measurements]()
+PLACEMENT = pytest.StashKey[str]()
 PLANTS = pytest.StashKey[Mapping[str, float]]()
 RECORD_PROPERTY = pytest.StashKey[Callable[[str, object], None]]()
 
@@ -42,7 +43,9 @@ def measure(
 ) -> Callable[[Plan], None]:
     """Measure a plan: ``measure(plan)`` checks the output, times the rounds and records all metrics."""
     stash = request.config.stash
-    measurements = stash.setdefault(MEASUREMENTS, Measurements(device, stash.get(PLANTS, {})))
+    if MEASUREMENTS not in stash:
+        stash[MEASUREMENTS] = Measurements(device, stash.get(PLANTS, {}), stash.get(PLACEMENT, ""))
+    measurements = stash[MEASUREMENTS]
 
     def run(plan: Plan) -> None:
         __tracebackhide__ = True  # a wrong kernel is told by its sentence, not by our frames

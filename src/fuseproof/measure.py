@@ -21,6 +21,7 @@ from fuseproof.clock import Clock, DeviceClock, IterationClock, WallClock
 from fuseproof.counts import Counts, ProfilerClock
 from fuseproof.garbage import Garbage
 from fuseproof.phases import PHASES
+from fuseproof.placement import hold
 from fuseproof.planting import measure_plant
 from fuseproof.roofline import Ceilings, Work, measure_ceilings, refuse_reduced_precision
 from fuseproof.subjects import Subject
@@ -101,12 +102,16 @@ class Measurements:
     Args:
         device: where they run.
         plants: slow-downs to plant beside their results, by key: logarithms of ratios.
+        placement: seed of what memory is held beside each benchmark; empty: none.
 
     """
 
-    def __init__(self, device: torch.device, plants: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, device: torch.device, plants: Mapping[str, float] | None = None, placement: str = ""
+    ) -> None:
         self.device = device
         self.plants = plants or {}
+        self.placement = placement
         self.pending: list[_Pending] = []
         self.interval_constant_ns: float | None = None
         self.channel: Channel | None = None
@@ -158,6 +163,7 @@ class Measurements:
         __tracebackhide__ = True
         ceilings = self.ceilings
         with PHASES.phase("building"):
+            beside = hold(self.placement, str(plan.key), self.device)
             subject, peak_bytes = self._peak(plan)
         clock = self._clock(plan)  # it waits for the device, which is still being heated while the first one is built
         with PHASES.phase("checking"):
@@ -197,6 +203,7 @@ class Measurements:
         if size_ln := self.plants.get(record["key"]):
             make_clock = partial(self._clock, plan)
             record["plant"] = measure_plant(size_ln, subject, make_clock, plan.rounds, own_ns, self.device)
+        del beside  # until here it has kept the subject where it lies
         benchmark.extra_info["fuseproof"] = record
         if isinstance(clock, ProfilerClock):
             _add_counts(record, counts.count_rounds(clock.traces))

@@ -30,6 +30,7 @@ class Order:
         seed: the child runs its benchmarks in the random order that follows from it, and nothing else; empty: in the
             usual order, whatever is collected.
         candidates: names; only these take part, those too that a night cannot afford. Empty: all.
+        placement: what memory is held beside each benchmark follows from it (`placement.hold`); empty: none.
 
     """
 
@@ -38,6 +39,7 @@ class Order:
     plants: Mapping[str, float] = field(default_factory=dict)
     seed: str = ""
     candidates: tuple[str, ...] = ()
+    placement: str = ""
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str]) -> Order | None:
@@ -46,7 +48,7 @@ class Order:
             return None
         told = json.loads(Path(path).read_text(encoding="utf-8"))
         lists = {name: tuple(told[name]) for name in ("tests", "candidates")}
-        return cls(Path(path).parent, plants=told["plants"], seed=told["seed"], **lists)
+        return cls(Path(path).parent, plants=told["plants"], seed=told["seed"], placement=told["placement"], **lists)
 
     def given(self) -> dict[str, str]:
         """Write it down and return the variable that a child finds it by: a thousand tests are too long for one."""

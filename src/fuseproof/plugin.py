@@ -122,6 +122,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if told := order.Order.take(os.environ):
         told.obey(config)
         config.stash[fixtures.PLANTS] = told.plants
+        config.stash[fixtures.PLACEMENT] = told.placement
         config.stash[hooks.ORDER] = told
     wanted, history = asked.take_over(config, config.rootpath / settings.history)
     book = bookkeeping.Bookkeeper(wanted, history, selection.Selection.of(config))

@@ -109,7 +109,7 @@ class Tonight:
             trusted, alone = self._trusted(session)
             if trusted is not None:
                 session = begin(paired=True, alone=alone)
-            self._confirm(session, tests_by_key(own) if own else {}, trusted)
+            self._confirm(name, session, tests_by_key(own) if own else {}, trusted)
         except KeyboardInterrupt:
             interrupted = True
         return session, interrupted
@@ -134,7 +134,7 @@ class Tonight:
             )
         return (found, strangers) if judged - strangers.keys() else (None, ())
 
-    def _confirm(self, session: GateSession, tests: Mapping[str, str], trusted: Trusted | None) -> None:
+    def _confirm(self, name: str, session: GateSession, tests: Mapping[str, str], trusted: Trusted | None) -> None:
         suspects = len({pair.key for pair in session.screening.suspects})
         progress = Progress(self.say, f"confirming {suspects} benchmark(s)")
         planted = 0
@@ -145,26 +145,30 @@ class Tonight:
                 break
             number = len(session.evidence.tonight) + 1
             with progress.step(number, max(number, _processes(session)), "pair" if trusted else "process"):
-                arms = {}
+                arms, placement = {}, f"{name}-{number}" if trusted else ""  # the history lies where it came to lie
                 try:
                     for arm in plan.order:
                         if arm == "A" and trusted is not None:
-                            arms[arm] = self.children.measure(wanted, python=trusted.python, environ=trusted.environ)
+                            arms[arm] = self.children.measure(
+                                wanted, python=trusted.python, environ=trusted.environ, placement=placement
+                            )
                         else:
-                            arms[arm] = self._measure_tonight(session, wanted, tests)
+                            arms[arm] = self._measure_tonight(session, wanted, tests, placement)
                 except ChildError as error:
                     self.notes.append(f"confirming process {number} measured nothing: {error}")
                     break
                 planted += self._add(session, arms)
         self._control(session, tests, planted)
 
-    def _measure_tonight(self, session: GateSession, wanted: Sequence[str], tests: Mapping[str, str]) -> dict[str, Any]:
+    def _measure_tonight(
+        self, session: GateSession, wanted: Sequence[str], tests: Mapping[str, str], placement: str = ""
+    ) -> dict[str, Any]:
         """Run tests in tonight's environment, with the plant on its own test."""
         plant = session.plant
         if plant is None or plant.pair.key not in tests:
-            return self.children.measure(wanted)
+            return self.children.measure(wanted, placement=placement)
         with_plant = list(dict.fromkeys([*wanted, tests[plant.pair.key]]))
-        return self.children.measure(with_plant, plants={plant.pair.key: plant.size_ln})
+        return self.children.measure(with_plant, plants={plant.pair.key: plant.size_ln}, placement=placement)
 
     def _add(self, session: GateSession, arms: Mapping[str, dict[str, Any]], but: Collection[str] = ()) -> int:
         """Take in one confirming process or pair, but not what it says of some keys; return its planted effects."""

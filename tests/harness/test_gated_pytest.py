@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -166,6 +166,7 @@ class Project:
     """A small repository with eight kernels, whose time, memory and result a file says."""
 
     pytester: pytest.Pytester
+    placements: list[str] = field(default_factory=list)
 
     @property
     def root(self) -> Path:
@@ -296,8 +297,10 @@ def project(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
         python: str = sys.executable,
         environ: dict[str, str] | None = None,
         plants: Mapping[str, float] | None = None,
+        placement: str = "",
     ) -> dict[str, Any]:
         process = fresh.processes
+        fresh.placements.append(placement)
         (fresh.root / "processes").write_text(str(process + 1))
         if reason := fresh.kernels["said"]("crash", python, process, ""):
             raise ChildError(reason)
@@ -803,6 +806,26 @@ def test_a_suspect_is_confirmed_in_pairs(project: Project, paired: list[str]) ->
     assert project.outcomes()["c"] == "REGRESSED"
     assert "".join(paired) == "ABBAABBAAB"
     assert "confirming 1 benchmark(s): pair 1 of 5" in text
+
+
+def test_both_arms_of_a_pair_lie_in_the_same_place_and_no_two_pairs_do(project: Project, paired: list[str]) -> None:
+    """What an environment allocates besides moves its kernels: it must not move them alike in all pairs."""
+    project.say(factor={"c": [1.02] + [1.0, 1.02, 1.02, 1.0] * 3})
+    project.run(status=REGRESSED)
+    first, second = project.placements[::2], project.placements[1::2]
+    assert len(paired) == len(project.placements) == 10
+    assert first == second
+    assert all(first)
+    assert len(set(first)) == 5
+
+
+def test_alone_a_benchmark_lies_where_it_did_in_the_history(project: Project) -> None:
+    """Confirming processes without pairs are compared with nights that hold nothing beside."""
+    project.remember()
+    project.say(factor={"c": [1.02] * 20})
+    project.run(status=UNANSWERED)
+    assert project.outcomes()["c"] == "INCONCLUSIVE, HELD"
+    assert set(project.placements) == {""}
 
 
 def test_a_machine_that_is_slow_tonight_is_no_regression(project: Project, paired: list[str]) -> None:

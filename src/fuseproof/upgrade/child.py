@@ -62,7 +62,7 @@ class Child:
         Args:
             environment: the interpreter and its variables.
             tests: ids; empty for whatever the plan's options choose.
-            seed: of the order of the benchmarks.
+            seed: of the order of the benchmarks, and of the memory that is held beside each.
             variables: which GPU, besides those of the environment.
             stop: ends it when it is set.
 
@@ -78,7 +78,7 @@ class Child:
         limit_s = _FIRST_LIMIT_S if self.longest_s is None else max(_LEAST_LIMIT_S, _LIMIT_TIMES * self.longest_s)
         with folder as storage:
             nodes = tuple(f"{self.root / path}{''.join(rest)}" for path, *rest in (t.partition("::") for t in tests))
-            order = Order(Path(storage), nodes, seed=seed, candidates=self.plan.candidates)
+            order = Order(Path(storage), nodes, seed=seed, candidates=self.plan.candidates, placement=seed)
             variables = {
                 **environment.variables,
                 **self.vouched.get(environment.name, {}),

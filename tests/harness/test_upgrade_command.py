@@ -267,7 +267,9 @@ def test_the_same_environment_twice(project, environ):
     command = [sys.executable, "-c", WITHOUT, "upgrade", *BOTH, "--folder", "same", *COMMON]
     done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Switch: 0 of 4 benchmarks slower than 1 % (95 %)" in done.stdout
+    said = re.search(r"Switch: 0 of 4 benchmarks slower than 1 % \(95 %\), (\d+) skipped in both", done.stdout)
+    assert f"Benchmarks skipped in both ({said[1]})" in done.stdout
+    assert re.search(r" tests/test_norm.py::test_layer_norm\[\w+-16\] +not here$", done.stdout, re.M)
 
 
 def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
@@ -276,9 +278,24 @@ def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
     command = Command(project, environ, "upgrade", *arguments, *COMMON)
     assert command.end() == 21, command.said
     assert "Not decided" in command.said
-    assert re.search(r"layer_norm_fwd/primitive/fp32/8x64 .*MISSING .*old measures it, new does not", command.said)
+    said = r"layer_norm_fwd/primitive/fp32/8x64 .*MISSING .*old measures it, new does not: its test is skipped in new"
+    assert re.search(said, command.said)
     assert "the budget is over: the same command goes on with the pairs in lacks" in command.said
     assert "INCONCLUSIVE" in command.said
+
+
+def test_all_that_was_asked_for_is_skipped_in_both(project, environ):
+    """Nothing was compared, and the reason is in the first sentence: not decided, status 21, and no second pair."""
+    lacks = ("--from-env", "LACKS=primitive", "--to-env", "LACKS=primitive")
+    arguments = (*BOTH, *lacks, "--folder", "skips", "-k", "primitive", "--json", "skips.json")
+    command = Command(project, environ, "upgrade", *arguments, *COMMON)
+    assert command.end() == 21, command.said
+    answer = json.loads((project / "skips.json").read_text())
+    said = "Not decided: no benchmark was compared, all 2 skipped in both (not in this environment), peak memory"
+    assert answer["sentence"].startswith(said)
+    tests = [f"tests/test_norm.py::test_layer_norm[primitive-{rows}]" for rows in (16, 8)]
+    assert answer["skipped"] == [{"reason": "not in this environment", "tests": tests}]
+    assert "pair 2" not in command.said
 
 
 def test_a_benchmark_that_fails_in_both_is_no_success(project, environ):
@@ -288,7 +305,7 @@ def test_a_benchmark_that_fails_in_both_is_no_success(project, environ):
     command = Command(project, environ, "upgrade", *arguments, *COMMON)
     assert command.end() == 21, command.said
     answer = json.loads((project / "spoils.json").read_text())
-    said = "Not decided: 0 of 2 benchmarks slower than 1 % (95 %), 1 not compared, since its test fails, peak memory"
+    said = "Not decided: 0 of 2 benchmarks slower than 1 % (95 %), 1 not compared, since its test fails, 1 skipped"
     assert answer["sentence"].startswith(said)
     (failed,) = (each for each in answer["verdicts"] if each["metric"] == "test")
     assert (failed["key"], failed["outcome"]) == ("tests/test_norm.py::test_layer_norm[primitive-16]", "INVALID")

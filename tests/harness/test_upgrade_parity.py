@@ -463,6 +463,22 @@ def test_each_change_has_its_place_and_its_status(outcomes, kind):
     assert found == ({} if kind is None else {kind: (CaseChange("case", *words),)})
     assert change.status == STATUS.get(kind, 0)
     assert ("unchanged" in change.sentence) == (kind is None)
+    asked = {"passed", "failed", "known", "mended"} & set(outcomes)
+    assert [each.tests for each in change.skipped] == ([] if asked else [("case",)])
+
+
+def test_cases_that_are_skipped_in_both_are_counted_with_their_reasons():
+    """They say nothing of a switch, and whoever believes that Apex was compared must read that it was not."""
+    lacks = Case("skipped", "no Apex")
+    old = parity(a=lacks, b=Case("skipped", "no GPU"), c="passed")
+    new = parity(a=lacks, b=Case("skipped", "a small GPU"), c="passed")
+    change = compare(old, new)
+
+    assert (change.status, change.sentence) == (0, "unchanged in 1 cases, 2 skipped in both")
+    assert {each.reason: each.tests for each in change.skipped} == {
+        "no Apex": ("a",),
+        "old: no GPU; new: a small GPU": ("b",),
+    }
 
 
 @pytest.mark.parametrize(

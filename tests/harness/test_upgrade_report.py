@@ -14,6 +14,7 @@ from fuseproof.upgrade.environment import Environment, Examined
 from fuseproof.upgrade.inventory import Difference, differences, in_words
 from fuseproof.upgrade.outcome import Upgrade
 from fuseproof.upgrade.parity_change import CaseChange, Growth, ParityChange
+from fuseproof.upgrade.skipped import Skipped
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
 INVENTORY = {"driver": "580", "cuda": "13.0", "torch": "2.11.0", "python": "3.12.1", "apex": "a1b2", "numpy": "2.4"}
@@ -127,6 +128,26 @@ def test_a_benchmark_that_fails_has_a_table_of_its_own():
     assert "3 of 3 the same in both" in text
 
 
+LACKING = (Skipped("no Apex", ("t.py::a[apex]", "t.py::b[apex]")), Skipped("too small", ("t.py::c",)))
+
+
+def test_what_is_skipped_in_both_is_in_the_sentence():
+    """How many; and their reasons where nothing else was asked for, which is no switch."""
+    some = report.sentence(upgrade(skipped=LACKING))
+    alone = dataclasses.replace(upgrade(skipped=LACKING), verdicts=(), durations={})
+    assert some.startswith("Switch: 0 of 2 benchmarks slower than 1 % (95 %), 1 faster, 3 skipped in both, peak memory")
+    said = "Not decided: no benchmark was compared, all 3 skipped in both (no Apex; too small), peak memory"
+    assert (alone.status, report.sentence(alone).startswith(said)) == (21, True)
+
+
+def test_many_reasons_do_not_fill_the_sentence():
+    """Three are named; all of them have a row."""
+    many = tuple(Skipped(f"reason {number}", (f"t{number}",)) for number in range(5))
+    one = dataclasses.replace(upgrade(skipped=many), verdicts=(), durations={})
+    assert "all 5 skipped in both (reason 0; reason 1; reason 2; and 2 reasons more)" in report.sentence(one)
+    assert "reason 4" in FORMS["terminal"](one)
+
+
 def test_interrupted_is_in_the_sentence():
     """Whoever reads one line only knows that there was no end."""
     assert report.sentence(upgrade(interrupted=True)).endswith("; interrupted, start it again and it goes on.")
@@ -207,6 +228,7 @@ EVERYTHING = ParityChange(
     worsened=(Growth("t.py::test_k", "param", 5.0, 1e99),),
     failing_otherwise=(CaseChange("t.py::test_o", "failed", "failed", "it crashes"),),
     grown=(Growth("t.py::test_w", "param", 0.3, 0.9),),
+    skipped=(Skipped("apex has no CPU kernel", ("t.py::test_n",)),),
     seconds=190.0,
 )
 FORMS = {
@@ -221,12 +243,14 @@ FORMS = {
 def test_every_form_says_everything(form):
     """The sentence first; each list of parity, each verdict that wants attention, each difference and note."""
     regressed = time("adam/slow", Outcome.REGRESSED, 5)
-    text = FORMS[form](upgrade(*FINE, regressed, parity=EVERYTHING, notes=("pair 3 measured nothing",)))
+    notes = ("pair 3 measured nothing",)
+    text = FORMS[form](upgrade(*FINE, regressed, parity=EVERYTHING, notes=notes, skipped=LACKING))
     bare = text.replace("\\", "")  # Markdown's escapes
 
-    for test in "xpsgmvawko":
+    for test in "xpsgmvawkon":
         assert f"test_{test}" in bare
-    for part in ("adam/slow", "REGRESSED", "adam/b", "2.13.0", "c3d4", "einops", "pair 3 measured nothing"):
+    parts = ("adam/slow", "REGRESSED", "adam/b", "2.13.0", "c3d4", "einops", "no Apex", "no CPU kernel", "t.py::c")
+    for part in (*parts, *notes):
         assert part in bare
     assert bare.index("Do not switch: 1 of 3 benchmarks") < bare.index("test_x")
 
@@ -271,7 +295,11 @@ def nasty():
     """Return an upgrade whose every text from elsewhere is nasty."""
     change = CaseChange(NASTY, "passed", "failed", NASTY)
     parity = dataclasses.replace(
-        EVERYTHING, newly_failing=(change,), grown=(Growth(NASTY, NASTY, 0.3, 0.9),), old=NASTY
+        EVERYTHING,
+        newly_failing=(change,),
+        skipped=(Skipped(NASTY, (NASTY,)),),
+        grown=(Growth(NASTY, NASTY, 0.3, 0.9),),
+        old=NASTY,
     )
     verdicts = (
         dataclasses.replace(time(NASTY, Outcome.REGRESSED, 5), detail=NASTY),

@@ -68,6 +68,7 @@ def to_json(upgrade: Upgrade) -> dict[str, Any]:
         if parity is None
         else {**dataclasses.asdict(parity), "sentence": parity.sentence, "status": parity.status},
         "verdicts": [_verdict(upgrade, each) for each in upgrade.verdicts],
+        "skipped": [dataclasses.asdict(each) for each in upgrade.skipped],
         "reported": [
             {"key": pair.key, "metric": pair.metric, "old": _strict(old), "new": _strict(new)}
             for pair, (old, new) in sorted(upgrade.durations.items())

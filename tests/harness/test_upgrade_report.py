@@ -1,6 +1,7 @@
 """The answer of an upgrade in all its forms, from made-up verdicts."""
 
 import dataclasses
+import html
 import json
 import math
 import re
@@ -253,6 +254,16 @@ def test_every_form_says_everything(form):
     for part in (*parts, *notes):
         assert part in bare
     assert bare.index("Do not switch: 1 of 3 benchmarks") < bare.index("test_x")
+
+
+@pytest.mark.parametrize("form", [each for each in FORMS if each != "json"])
+def test_an_interval_beyond_measure_is_a_factor(form):
+    """A machine on which processes differ by a million times has no percentage that anybody could read."""
+    wild = dataclasses.replace(time("adam/wild", Outcome.INCONCLUSIVE, 1200), interval_ln=(-60.0, 60.0))
+    bare = html.unescape(FORMS[form](upgrade(wild)).replace("\\", ""))
+
+    assert re.search(r"x 13\W.*< x 0.001 to > x 1000", bare)
+    assert "e+" not in bare
 
 
 def test_other_kernels_pass_and_are_shown():

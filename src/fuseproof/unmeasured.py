@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Unmeasured", "UnmeasuredRecorder", "first_words", "read_unmeasured", "skip_reason"]
 
 _NAME = "unmeasured.json"
-_LONGEST = 300  # characters: a message of ours names quantity, error and budget well before
+_LONGEST = 4000  # characters: the longest of ours have some 700, and a stranger's may print a tensor
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def first_words(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = [line.strip() for line in str(crash.message if crash else report.longrepr).splitlines() if line.strip()]
     line = lines[0] if lines else "it gives no reason"
-    return line.partition("ParityError: ")[2][:_LONGEST] or line[:_LONGEST]
+    said = line.partition("ParityError: ")[2] or line
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
 
 
 def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -289,6 +289,43 @@ def test_the_terminal_leaves_out_what_is_quiet():
         assert "adam/29" in FORMS[form](whole)
 
 
+# As a check says it.
+LONG = (
+    "param: 1501 of 1977 elements beyond the budget; worst at element 7 of parameter 0: got 0.123456789, oracle "
+    "0.123456788, error 1e-09 = 822 x budget 1.2e-12 (budget: scalars in FP32) (mine, fp32, mixed_signs, step 1; "
+    'again: pytest "tests/kernels/test_adam_update.py::test_update_matches_fp64[mine-fp32-mixed_signs-l2]"); '
+    "update 0.0995 % too large, the same everywhere: looks like a constant factor"
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_failure_says_is_shown_whole(form):
+    """Its nature stands at its end: on the terminal below the row, on lines as wide as a cell; else in its cell."""
+    parity = ParityChange(
+        compared=9,
+        newly_failing=(CaseChange("t.py::test_x", "passed", "failed", LONG),),
+        still_failing=(CaseChange("t.py::test_s", "failed", "failed", LONG),),
+    )
+    fails = dataclasses.replace(FAILS, detail=LONG)
+    slow = dataclasses.replace(time("a", Outcome.REGRESSED, 5), detail=LONG)
+    text = html.unescape(FORMS[form](upgrade(fails, slow, parity=parity)))
+    bare = " ".join(text.replace("\\", "").split())
+
+    assert bare.count(LONG) >= 4
+    assert "..." not in bare
+    if form == "terminal":
+        said = [line for line in text.splitlines() if line.startswith("    ")]
+        assert max(map(len, said)) <= 102
+        assert len(said) > 4 * 4
+
+
+def test_the_terminal_ends_what_fills_it():
+    """A stranger's assertion may print a tensor on one line."""
+    parity = ParityChange(compared=9, newly_failing=(CaseChange("t.py::test_x", "passed", "failed", "9 " * 5000),))
+
+    assert len(FORMS["terminal"](upgrade(parity=parity)).splitlines()) < 50
+
+
 def test_markdown_ends_a_table_that_nobody_reads():
     """A thousand rows, then how many there are more; a page has them all."""
     gone = tuple(CaseChange(f"t.py::test_{n}", "passed", "skipped", "no Apex") for n in range(1234))

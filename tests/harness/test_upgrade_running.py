@@ -242,6 +242,10 @@ def test_expected(benchmark): raise ValueError
 
 def test_wrong(benchmark): raise ValueError("off by 5")
 
+def test_long(benchmark): raise ValueError("far" * 200)
+
+def test_longer(benchmark): raise ValueError("far" * 2000)
+
 def test_right(benchmark): benchmark(int)
 """,
 }
@@ -257,7 +261,11 @@ def test_a_session_says_what_it_has_not_measured(pytester, monkeypatch, tmp_path
     found = read_unmeasured(tmp_path)
 
     assert result.ret == 1, result.stdout.str()
-    assert found.failed == {"test_each.py::test_wrong": "ValueError: off by 5"}
+    assert found.failed == {
+        "test_each.py::test_wrong": "ValueError: off by 5",
+        "test_each.py::test_long": f"ValueError: {'far' * 200}",
+        "test_each.py::test_longer": ("ValueError: " + "far" * 2000)[:4000] + "...",
+    }
     assert found.skipped == {
         "test_file.py": "no Apex",
         "test_each.py::test_marked": "marked",

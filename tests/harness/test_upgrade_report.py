@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import itertools
 import json
 import math
 import re
@@ -407,12 +408,62 @@ def test_json_is_strict():
     assert (found["effect_ln"], found["interval_ln"], found["old"]) == ("nan", ["-inf", "inf"], "inf")
 
 
+def drawn(*verdicts, **changes):
+    """Return the picture's labels by their kind, and the ends of each benchmark's interval by its name."""
+    page = report.to_html(upgrade(*verdicts, **changes))
+    tree = ET.fromstring(page[page.index("<svg") : page.index("</svg>")] + "</svg>")
+    labels = {kind: tree.findall(f"text[@class='{kind}']") for kind in ("tick", "tolerance")}
+    lines = {group.find("text").text.split()[0]: group.find("line") for group in tree.findall("g")}
+    return labels, {name: (float(each.get("x1")), float(each.get("x2"))) for name, each in lines.items()}
+
+
+@pytest.mark.parametrize(
+    ("percent", "ticks"),
+    [
+        (0.1, ["-2 %", "-1 %", "0 %", "+1 %", "+2 %", "+3 %"]),
+        (4, ["-4 %", "-2 %", "0 %", "+2 %", "+4 %"]),
+        (110, ["-50 %", "-20 %", "0 %", "+25 %", "+100 %"]),
+        (2000, ["-90 %", "-80 %", "-50 %", "0 %", "+100 %", "+400 %", "+900 %"]),
+    ],
+    ids=["quiet", "some_percent", "twice", "twenty_times"],
+)
+def test_the_axis_of_the_picture_has_labels(percent, ticks):
+    """Round percentages at their places, in order and apart; the tolerance has a line and a label on either side."""
+    labels, _ = drawn(time("a", Outcome.INCONCLUSIVE, percent))
+    places = [float(each.get("x")) for each in labels["tick"]]
+
+    assert [each.text for each in labels["tick"]] == ticks
+    assert min(right - left for left, right in itertools.pairwise(places)) >= 40
+    assert places[ticks.index("0 %")] == pytest.approx(735)
+    assert [each.text for each in labels["tolerance"]] == ["tolerance -0.99 %", "+1.00 %"]
+    low, high = (float(each.get("x")) for each in labels["tolerance"])
+    assert 735 - low == pytest.approx(high - 735)
+    if "+1 %" in ticks:
+        assert places[ticks.index("+1 %")] == pytest.approx(high)
+
+
+def test_one_wild_interval_does_not_hide_the_others():
+    """It runs from end to end; those of three benchmarks in four keep their size, and each change is on the axis."""
+    wild = dataclasses.replace(time("wild", Outcome.INCONCLUSIVE, 4), interval_ln=(-60.0, 60.0))
+    _, lines = drawn(wild, *(time(name, Outcome.PASS, 0.1) for name in "abcd"))
+
+    assert lines["wild"] == (500, 970)
+    assert lines["a"][1] - lines["a"][0] > 50
+
+
+def test_a_picture_is_well_formed_whatever_it_says():
+    """Less than a thousandth has a sign that is markup."""
+    page = report.to_html(upgrade(dataclasses.replace(time("<a>", Outcome.PASS, 0), interval_ln=(-60.0, 60.0))))
+
+    assert "&lt;a&gt; device_time_ns: +0.00 % (&lt; x 0.001 to &gt; x 1000)" in page
+
+
 def test_the_picture_survives_what_is_not_finite():
     """A verdict without a finite interval has no line, the others have theirs."""
     endless = dataclasses.replace(time("endless", Outcome.INVALID, 1), interval_ln=(-math.inf, math.inf))
     page = report.to_html(upgrade(endless, time("usual", Outcome.REGRESSED, 5)))
 
-    assert re.findall(r"<text [^>]*>([^<]*)<", page) == ["usual device_time_ns"]
+    assert re.findall(r"<text x=\"0\" [^>]*>([^<]*)<", page) == ["usual device_time_ns"]
     assert "nan" not in page
 
 

@@ -20,6 +20,7 @@ __all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_
 T = TypeVar("T")
 
 _STOP_EVERY_S = 0.5  # a look every half second costs the measuring process nothing
+_LONGEST_WORDS = 2000  # a refusal may list all candidates, with brought ones; a stranger's last line may be a tensor
 _GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
 
 
@@ -156,7 +157,7 @@ def last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = ("ERROR", "E  ", "Exit:", "INTERNALERROR>")
     marked = [line for line in lines if line.startswith(said) or ": error: " in line]
-    return (marked or lines or ["it said nothing"])[-1][:300]
+    return (marked or lines or ["it said nothing"])[-1][:_LONGEST_WORDS]
 
 
 @dataclass

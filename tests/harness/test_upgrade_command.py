@@ -449,7 +449,9 @@ def test_candidates_against_each_other(project, environ):
         (("torch",), "torch: name at least two candidates"),
         (("torch", "torch"), "torch: name at least two candidates"),
         (("torch", "torhc"), "here: pytest refuses: there is no candidate 'torhc'; did you mean 'torch'?"),
+        (("torch", "torhc"), "; kernels: apex, torch."),
         (("torch_loop", "primitive"), "no two of torch_loop, primitive are of one kind; adam: "),
+        (("torch_loop", "primitive"), "; kernels: apex, torch."),
     ],
 )
 def test_candidates_that_cannot_be_compared(here, capfd, names, said):

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from fuseproof import orphan
+
 __all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_process", "side_by_side", "terminable"]
 
 T = TypeVar("T")
@@ -62,6 +64,8 @@ def run_process(
 ) -> tuple[int | None, str]:
     """Run a command to its end; return its status and what it printed. Ctrl-C or SIGTERM here ends it too.
 
+    A pytest that is configured for fuseproof also ends where this process is killed, or its calling thread ends.
+
     Args:
         command: what to run.
         folder: its working directory.
@@ -78,7 +82,7 @@ def run_process(
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, **environ},
+            env={**os.environ, **environ, **orphan.told()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,

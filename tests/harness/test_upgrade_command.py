@@ -43,6 +43,7 @@ def pytest_configure(config):
 """
 TESTS = """
 import os
+import time
 
 import pytest
 
@@ -57,6 +58,7 @@ def test_layer_norm(layer_norm, rows, device, measure):
     if layer_norm.name == os.environ.get("LACKS"):
         pytest.skip("not in this environment")
     assert layer_norm.name != os.environ.get("SPOILS"), f"{layer_norm.name} is wrong"
+    time.sleep(float(os.environ.get("SLEEPS_S", 0)))
     measure(norm_plan(layer_norm, rows, 64, "fp32", device, backward=False))
 """
 SPUN = ("--layer-norm", "spun=spun_kernels:SpunLayerNorm")
@@ -243,6 +245,28 @@ def test_what_was_there_and_what_was_found(course, project, environ):
     assert {name: pytest.approx(5250, rel=0.01) for name in ("fp32/8x64", "fp32/16x64")} == {
         name: float(size) for name, size in sizes.items()
     }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a signal for it")
+@pytest.mark.parametrize("after_s", [0.0, 4.0], ids=["before_it_has_heard", "while_it_measures"])
+def test_a_killed_command_leaves_no_child(project, environ, after_s):
+    """SIGKILL gives it no time to end its child, which ends all the same: it would disturb whoever measures next."""
+    sleeps = ("--from-env", "SLEEPS_S=300", "--to-env", "SLEEPS_S=300")
+    command = Command(project, environ, "upgrade", *BOTH, *sleeps, "--folder", "killed", *COMMON)
+    command.until("pair 1 (look at 4, at most 4)")
+    await_(lambda: children_of(project))
+    time.sleep(after_s)
+    assert children_of(project)
+    command.end(signal.SIGKILL)
+    await_(lambda: not children_of(project))
+
+
+def await_(condition):
+    """Wait until it holds."""
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 # --- one environment twice, and one that lacks something --------------------------------------------------------------

@@ -301,10 +301,10 @@ def _is_alive(pid: int) -> bool:
 
 
 def _is_ours(pid: int) -> bool:
-    return not {os.getpid(), int(os.environ.get(ROOT_PID, os.getpid()))}.isdisjoint(_lineage(pid))
+    return not {os.getpid(), int(os.environ.get(ROOT_PID, os.getpid()))}.isdisjoint(lineage(pid))
 
 
-def _lineage(pid: int) -> Iterable[int]:
+def lineage(pid: int) -> Iterable[int]:
     """A process and its ancestors, as far as /proc tells."""
     while pid > 0:
         yield pid

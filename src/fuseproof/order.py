@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuseproof.failures import FailureRecorder
+from fuseproof.unmeasured import UnmeasuredRecorder
 
 if TYPE_CHECKING:
     import pytest
@@ -58,7 +58,7 @@ class Order:
         return {ORDER: str(path)}
 
     def obey(self, config: pytest.Config) -> None:
-        """Make this session a child: nothing is compared, gated or written but its results and its failures."""
+        """Make this session a child: nothing is compared, gated or written but its results and why others have none."""
         option = config.option
         option.benchmark_json = option.xmlpath = option.basetemp = None
         option.fuseproof_parity_json = None
@@ -67,7 +67,7 @@ class Order:
         option.benchmark_storage = f"file://{self.storage}"
         option.fuseproof_gate, option.fuseproof_gate_json, option.fuseproof_require = "off", None, ""
         option.fuseproof_replicates = 1
-        config.pluginmanager.register(FailureRecorder(self.storage), "fuseproof-failures")
+        config.pluginmanager.register(UnmeasuredRecorder(self.storage), "fuseproof-unmeasured")
         if self.tests:
             config.args[:] = self.tests
 

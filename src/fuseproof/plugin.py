@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof import apex_probe, gpu, machine
+from fuseproof import apex_probe, gpu, machine, orphan
 from fuseproof.config import ConfigError, Settings, load_settings
 from fuseproof.phases import PHASES
 
@@ -87,7 +87,8 @@ def _settings(config: pytest.Config) -> Settings | None:
 
 @pytest.hookimpl(tryfirst=True)  # before any conftest, which may touch CUDA
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Give an xdist worker its GPU, and begin to look at Apex while this process imports torch."""
+    """End with a parent that is killed, give a worker its GPU, and look at Apex while this process imports torch."""
+    orphan.end_with_parent(os.environ)
     if _settings(early_config) is None:
         return
     PHASES.started()

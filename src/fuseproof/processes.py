@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from fuseproof import orphan
+
 __all__ = ["ChildError", "Progress", "Terminated", "ending", "last_words", "run_process", "side_by_side", "terminable"]
 
 T = TypeVar("T")
 
 _STOP_EVERY_S = 0.5  # a look every half second costs the measuring process nothing
+_LONGEST_WORDS = 2000  # a refusal may list all candidates, with brought ones; a stranger's last line may be a tensor
 _GRACE_S = 5.0  # pytest ends within a second of SIGTERM; a call into a driver may take longer
 
 
@@ -61,6 +64,8 @@ def run_process(
 ) -> tuple[int | None, str]:
     """Run a command to its end; return its status and what it printed. Ctrl-C or SIGTERM here ends it too.
 
+    A pytest that is configured for fuseproof also ends where this process is killed, or its calling thread ends.
+
     Args:
         command: what to run.
         folder: its working directory.
@@ -77,7 +82,7 @@ def run_process(
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env={**os.environ, **environ},
+            env={**os.environ, **environ, **orphan.told()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -156,7 +161,7 @@ def last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = ("ERROR", "E  ", "Exit:", "INTERNALERROR>")
     marked = [line for line in lines if line.startswith(said) or ": error: " in line]
-    return (marked or lines or ["it said nothing"])[-1][:300]
+    return (marked or lines or ["it said nothing"])[-1][:_LONGEST_WORDS]
 
 
 @dataclass

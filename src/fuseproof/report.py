@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from fuseproof.verdicts.verdict import in_percent
 
 __all__ = ["invalid_lines", "kernel_table", "ladder_tables"]
 
@@ -104,7 +107,7 @@ def _ladder_rows(rows: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -
                 _number(None if first is None else _iteration_ns(first) / time_ns, ".2f", "x"),
                 _number(record["rates"].get("of_matmul_ceiling"), ".1%"),
                 _number(None if old_ns is None else old_ns / 1e6, ".2f"),
-                _number(None if old_ns is None else time_ns / old_ns - 1, "+.1%"),
+                _change(old, row, "iteration_time_ns"),
                 _change(old, row, "peak_bytes"),
             )
         )
@@ -125,7 +128,7 @@ def _mark(row: Benchmark) -> str:
 def _change(old: Benchmark | None, new: Benchmark, metric: str) -> str:
     """Return by how much a metric has changed; "-" where one of the two lacks it."""
     pair = [_record(each)["metrics"].get(metric) for each in (old or {}, new)] if old else []
-    return f"{pair[1] / pair[0] - 1:+.1%}" if pair and all(pair) else "-"
+    return in_percent(math.log(pair[1] / pair[0])) if pair and all(pair) else "-"
 
 
 def kernel_table(benchmarks: Sequence[Benchmark], compared: Mapping[str, Benchmark]) -> list[str]:

@@ -18,12 +18,21 @@ class ConfigError(Exception):
     """The configuration cannot be used; the message is one sentence: the file, the key, the mend."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a half-sentence that helps with a word that is not among the known ones."""
+def nearest(word: str, known: Iterable[str], listed: str = "") -> str:
+    """Return a half-sentence that helps with a word that is not among the known ones.
+
+    Args:
+        word: the unknown one.
+        known: all that it may be.
+        listed: these as a reader should see them, where they are few enough to be told whatever is near.
+
+    """
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {close[0]!r}?{f' known: {listed}.' if listed else ''}"
+    if listed:
+        return f"known: {listed}."
     more = f" and {len(known) - _MOST_WORDS} more" if len(known) > _MOST_WORDS else ""
     return f"known: {', '.join(known[:_MOST_WORDS])}{more}."
 

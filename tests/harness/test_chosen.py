@@ -27,12 +27,15 @@ def test_who_is_named_takes_part():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("apx", "torch"), "there is no candidate 'apx'; did you mean 'apex'?"),
+        (("apx", "torch"), "there is no candidate 'apx'; did you mean 'apex'? known: adam: torch_loop, "),
+        (("zzz", "torch"), "there is no candidate 'zzz'; known: adam: torch_loop, "),
         (("torch_fused", "primitive"), "no two of torch_fused, primitive are of one kind; adam: torch_loop, "),
     ],
 )
 def test_names_that_cannot_be_compared(names, said):
-    """One sentence, with what is known."""
+    """One sentence, with the nearest name and all that are known, of each kind."""
     with pytest.raises(ChoiceError) as caught:
         chosen(GATHERED, names)
     assert said in str(caught.value)
+    for kind, records in GATHERED.items():
+        assert f"{kind}: {', '.join(records)}" in str(caught.value)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -363,6 +364,15 @@ def test_show_tells_a_benchmark_s_nights(book: Any, run: Run) -> None:
     assert lines[-1].split()[:4] == ["2026-01-21", "(g0)", "103.05", "us"]
     assert lines[-1].endswith("INCONCLUSIVE HELD accepted")
     assert len(lines) == 11
+
+
+def test_show_tells_a_jump_by_its_factor(book: Any, run: Run) -> None:
+    """Forty times as slow as the night before is no percentage; back again neither."""
+    for day, percent in enumerate((0.0, 369.0, 0.0)):
+        book.save(f"n{day}", *[book.run((percent, *FLAT[1:]), day=day)] * 3)
+    lines = run("show", book.key(0), "--metric", "device_time_ns")[1].splitlines()
+
+    assert [re.search(r" us +(.*?)  ", line)[1] for line in lines[-2:]] == ["x 40", "x 0.025"]
 
 
 def test_show_says_where_the_level_changed(book: Any, run: Run) -> None:

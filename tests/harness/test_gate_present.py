@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -114,6 +115,15 @@ def test_much_of_the_same_is_counted() -> None:
     assert "160 NEW; judged 0 of 40 keys (selection: everything); baseline: none" in lines[-2]
     assert present.CALIBRATE.format("40 keys") == lines[-1]
     assert len(present.table_lines(found, everything=True)) == 163
+
+
+def test_a_change_beyond_ten_times_is_a_factor_in_the_table() -> None:
+    """Its bound too, where noise alone would reach a million times."""
+    lines = present.table_lines(session_of(night(*[run_of([400.0, *LEVEL[1:]])] * 3)))
+    (row,) = [line for line in lines if line.startswith("op/mine/fp32/00 ")]
+
+    assert re.search(r" x 5\d ", row), row
+    assert "%" not in row.partition(" x 5")[2].partition("bound")[0]
 
 
 def test_a_shift_of_the_suite_is_one_line() -> None:

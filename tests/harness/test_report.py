@@ -1,5 +1,7 @@
 """The ladder's table and the closing lines, from hand-made benchmark objects."""
 
+import re
+
 import pytest
 
 from fuseproof.report import invalid_lines, kernel_table, ladder_tables
@@ -49,7 +51,7 @@ def cells(lines, name):
     names = ["stage", "iteration ms", "spread", "device ms", "tokens/s", "peak MiB", "gain", "vs stage 1"]
     names += ["of matmul", "compared", "change", "peak change"]
     assert header.split() == " ".join(names).split()
-    values = row.replace(" INVALID", "_INVALID").split()
+    values = re.split(" {2,}", row.replace(" INVALID", "_INVALID"))
     assert len(values) == len(names)
     return dict(zip(names, values, strict=True))
 
@@ -134,7 +136,7 @@ def test_compared_columns():
     compared = {old["extra_info"]["fuseproof"]["key"]: old}
     lines = ladder_tables(LADDER, compared)
 
-    assert (cells(lines, "1_")["compared"], cells(lines, "1_")["change"]) == ("160.00", "+25.0%")
+    assert (cells(lines, "1_")["compared"], cells(lines, "1_")["change"]) == ("160.00", "+25.00 %")
     assert (cells(lines, "2_")["compared"], cells(lines, "2_")["change"]) == ("-", "-")
 
 
@@ -143,7 +145,7 @@ def test_faster_is_a_negative_change():
     old = stage("1_adam_fp32", 400.0)
     lines = ladder_tables(LADDER, {old["extra_info"]["fuseproof"]["key"]: old})
 
-    assert cells(lines, "1_")["change"] == "-50.0%"
+    assert cells(lines, "1_")["change"] == "-50.00 %"
 
 
 def test_total_line():
@@ -237,15 +239,23 @@ def timed_kernel(key, device_us, peak_bytes, q3=None):
 def test_a_kernel_that_became_hungrier_is_seen():
     """Memory is compared beside time: twice the peak at the same time shows."""
     old, new = timed_kernel("adam_step/x/fp32/y", 10.0, 2**20), timed_kernel("adam_step/x/fp32/y", 11.0, 2**21)
-    row = kernel_table([new], {"adam_step/x/fp32/y": old})[-1].split()
-    assert row[1:] == ["11.00", "0.0%", "-", "2.0", "3", "10.00", "+10.0%", "+100.0%"]
+    row = kernel_table([new], {"adam_step/x/fp32/y": old})[-1]
+    assert re.split(" {2,}", row)[1:] == ["11.00", "0.0%", "-", "2.0", "3", "10.00", "+10.00 %", "+100.00 %"]
+
+
+def test_a_change_by_more_than_ten_times_is_a_factor():
+    """As everywhere where a change is shown."""
+    old, new = timed_kernel("adam_step/x/fp32/y", 1.0, 2**20), timed_kernel("adam_step/x/fp32/y", 12.0, 2**31)
+    row = kernel_table([new], {"adam_step/x/fp32/y": old})[-1]
+    assert row.split("  ")[-1].strip() == "> x 1000"
+    assert " x 12 " in row
 
 
 def test_a_stage_that_became_hungrier_is_seen():
     """The ladder compares the peak too."""
     old, new = stage("1_adam_fp32", 200.0, peak_bytes=2**30), stage("1_adam_fp32", 200.0, peak_bytes=2**31)
     lines = ladder_tables([new], {new["extra_info"]["fuseproof"]["key"]: old})
-    assert cells(lines, "1_")["peak change"] == "+100.0%"
+    assert cells(lines, "1_")["peak change"] == "+100.00 %"
 
 
 def test_noise_is_said():

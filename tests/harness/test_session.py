@@ -248,11 +248,11 @@ def test_the_ladder_shows_the_stored_time_and_the_change(project: Project) -> No
     project.run("--benchmark-autosave")
     stored_ms = project.document()["benchmarks"][0]["extra_info"]["fuseproof"]["metrics"]["iteration_time_ns"] / 1e6
     text = project.run("--benchmark-compare")
-    row = line_with(text, "1_adam_fp32 ").split()
+    row = line_with(text, "1_adam_fp32 ").replace(" %", "%").split()
     assert line_with(text, "iteration ms", "tokens/s").split()[-4:] == ["compared", "change", "peak", "change"]
     row = [cell for cell in row if cell != "noisy"]
     assert f"{stored_ms:.2f}" == row[-3]
-    assert row[-1] == "+0.0%"  # the peak
+    assert row[-1] == "+0.00%"  # the peak
     now_ms, change = float(row[1]), float(row[-2].rstrip("%")) / 100
     assert change == pytest.approx(now_ms / stored_ms - 1, abs=0.02)  # both are printed with two decimals
 

@@ -43,6 +43,7 @@ def pytest_configure(config):
 """
 TESTS = """
 import os
+import time
 
 import pytest
 
@@ -57,6 +58,7 @@ def test_layer_norm(layer_norm, rows, device, measure):
     if layer_norm.name == os.environ.get("LACKS"):
         pytest.skip("not in this environment")
     assert layer_norm.name != os.environ.get("SPOILS"), f"{layer_norm.name} is wrong"
+    time.sleep(float(os.environ.get("SLEEPS_S", 0)))
     measure(norm_plan(layer_norm, rows, 64, "fp32", device, backward=False))
 """
 SPUN = ("--layer-norm", "spun=spun_kernels:SpunLayerNorm")
@@ -245,6 +247,28 @@ def test_what_was_there_and_what_was_found(course, project, environ):
     }
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a signal for it")
+@pytest.mark.parametrize("after_s", [0.0, 4.0], ids=["before_it_has_heard", "while_it_measures"])
+def test_a_killed_command_leaves_no_child(project, environ, after_s):
+    """SIGKILL gives it no time to end its child, which ends all the same: it would disturb whoever measures next."""
+    sleeps = ("--from-env", "SLEEPS_S=300", "--to-env", "SLEEPS_S=300")
+    command = Command(project, environ, "upgrade", *BOTH, *sleeps, "--folder", "killed", *COMMON)
+    command.until("pair 1 (look at 4, at most 4)")
+    await_(lambda: children_of(project))
+    time.sleep(after_s)
+    assert children_of(project)
+    command.end(signal.SIGKILL)
+    await_(lambda: not children_of(project))
+
+
+def await_(condition):
+    """Wait until it holds."""
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
 # --- one environment twice, and one that lacks something --------------------------------------------------------------
 
 # The command's own process, in which nothing of these can be imported.
@@ -267,7 +291,9 @@ def test_the_same_environment_twice(project, environ):
     command = [sys.executable, "-c", WITHOUT, "upgrade", *BOTH, "--folder", "same", *COMMON]
     done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Switch: 0 of 4 benchmarks slower than 1 % (95 %)" in done.stdout
+    said = re.search(r"Switch: 0 of 4 benchmarks slower than 1 % \(95 %\), (\d+) skipped in both", done.stdout)
+    assert f"Benchmarks skipped in both ({said[1]})" in done.stdout
+    assert re.search(r" tests/test_norm.py::test_layer_norm\[\w+-16\] +not here$", done.stdout, re.M)
 
 
 def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
@@ -276,9 +302,24 @@ def test_one_pair_and_a_benchmark_of_one_environment_only(project, environ):
     command = Command(project, environ, "upgrade", *arguments, *COMMON)
     assert command.end() == 21, command.said
     assert "Not decided" in command.said
-    assert re.search(r"layer_norm_fwd/primitive/fp32/8x64 .*MISSING .*old measures it, new does not", command.said)
+    said = r"layer_norm_fwd/primitive/fp32/8x64 .*MISSING .*old measures it, new does not: its test is skipped in new"
+    assert re.search(said, command.said)
     assert "the budget is over: the same command goes on with the pairs in lacks" in command.said
     assert "INCONCLUSIVE" in command.said
+
+
+def test_all_that_was_asked_for_is_skipped_in_both(project, environ):
+    """Nothing was compared, and the reason is in the first sentence: not decided, status 21, and no second pair."""
+    lacks = ("--from-env", "LACKS=primitive", "--to-env", "LACKS=primitive")
+    arguments = (*BOTH, *lacks, "--folder", "skips", "-k", "primitive", "--json", "skips.json")
+    command = Command(project, environ, "upgrade", *arguments, *COMMON)
+    assert command.end() == 21, command.said
+    answer = json.loads((project / "skips.json").read_text())
+    said = "Not decided: no benchmark was compared, all 2 skipped in both (not in this environment), peak memory"
+    assert answer["sentence"].startswith(said)
+    tests = [f"tests/test_norm.py::test_layer_norm[primitive-{rows}]" for rows in (16, 8)]
+    assert answer["skipped"] == [{"reason": "not in this environment", "tests": tests}]
+    assert "pair 2" not in command.said
 
 
 def test_a_benchmark_that_fails_in_both_is_no_success(project, environ):
@@ -288,7 +329,7 @@ def test_a_benchmark_that_fails_in_both_is_no_success(project, environ):
     command = Command(project, environ, "upgrade", *arguments, *COMMON)
     assert command.end() == 21, command.said
     answer = json.loads((project / "spoils.json").read_text())
-    said = "Not decided: 0 of 2 benchmarks slower than 1 % (95 %), 1 not compared, since its test fails, peak memory"
+    said = "Not decided: 0 of 2 benchmarks slower than 1 % (95 %), 1 not compared, since its test fails, 1 skipped"
     assert answer["sentence"].startswith(said)
     (failed,) = (each for each in answer["verdicts"] if each["metric"] == "test")
     assert (failed["key"], failed["outcome"]) == ("tests/test_norm.py::test_layer_norm[primitive-16]", "INVALID")
@@ -432,7 +473,9 @@ def test_candidates_against_each_other(project, environ):
         (("torch",), "torch: name at least two candidates"),
         (("torch", "torch"), "torch: name at least two candidates"),
         (("torch", "torhc"), "here: pytest refuses: there is no candidate 'torhc'; did you mean 'torch'?"),
+        (("torch", "torhc"), "; kernels: apex, torch."),
         (("torch_loop", "primitive"), "no two of torch_loop, primitive are of one kind; adam: "),
+        (("torch_loop", "primitive"), "; kernels: apex, torch."),
     ],
 )
 def test_candidates_that_cannot_be_compared(here, capfd, names, said):

@@ -26,7 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def trial(book):
     """Return a maker of finished pairs of documents: metrics by key, old and new."""
 
-    def make(number, old, new, *, gpu=0, spoiled=None, method=None, failures=None, failed=None):
+    def make(number, old, new, *, gpu=0, spoiled=None, method=None, failures=None, failed=None, skipped=None):
         documents = {}
         for arm, metrics in (("old", old), ("new", new)):
             options = {"invalid": spoiled} if arm == "new" and spoiled else {}
@@ -37,6 +37,8 @@ def trial(book):
                 about |= {"failed": True, "failures": failures}
             if arm in (failed or {}):
                 about |= {"failed": True, "failed_tests": failed[arm]}
+            if arm in (skipped or {}):
+                about |= {"skipped_tests": skipped[arm]}
             documents[arm] = {**document, "upgrade": about}
         return Trial(number, gpu, "old", documents)
 
@@ -255,7 +257,7 @@ def test_failures_that_other_verdicts_tell(trial):
         [trial(n, two if n else one, two, failed={"old": {GONE: "off"}} if not n else None) for n in range(5)], RULES
     )
     assert (outcomes(gone)["op/gone/fp32/1"], outcomes(come)["op/gone/fp32/1"]) == ("MISSING", "NEW(NO_BASELINE)")
-    assert gone.verdicts[0].detail == "old measures it, new does not: its test fails there: off"
+    assert gone.verdicts[0].detail == "old measures it, new does not: its test fails in new: off"
     assert [outcomes(each, "test") for each in (gone, come, once)] == [{}] * 3
 
 
@@ -264,6 +266,57 @@ def test_a_test_that_fails_at_times_in_the_new_one(trial):
     one, two = {KEYS[0]: {DEVICE: 1e5}}, {KEYS[0]: {DEVICE: 1e5}, "op/gone/fp32/1": {DEVICE: 1e5}}
     trials = [trial(n, two, two if n else one, failed=None if n else {"new": {GONE: "off"}}) for n in range(5)]
     assert outcomes(compare(trials, RULES), "test") == {GONE: "INVALID(FAILED)"}
+
+
+@pytest.mark.parametrize(
+    ("skipped", "reason"),
+    [
+        ({"old": {GONE: "no Apex"}, "new": {GONE: "no Apex"}}, "no Apex"),
+        ({"old": {GONE: "no Apex"}, "new": {GONE: "2 GiB are free"}}, "old: no Apex; new: 2 GiB are free"),
+        ({"new": {GONE: "no Apex"}}, "old: no such test; new: no Apex"),
+        ({"old": {"u.py": "no Apex"}, "new": {"u.py": "no Apex"}}, "no Apex"),
+    ],
+    ids=["both", "for_other_reasons", "and_not_there", "a_whole_file"],
+)
+def test_what_is_skipped_in_both_is_told(trial, skipped, reason):
+    """Asked for and compared by nobody: its test and the first pair's reason; no verdict, and no other pair for it."""
+    metrics = {KEYS[0]: {DEVICE: 1e5}}
+    found = compare([trial(n, metrics, metrics, skipped=None if n else skipped) for n in range(4)], RULES)
+    (group,) = found.skipped
+    assert (group.reason, group.tests) == (reason, tuple(next(iter(skipped.values()))))
+    assert outcomes(found) == {KEYS[0]: "PASS"}
+    assert not found.undecided
+
+
+def test_reasons_to_skip_are_counted(trial):
+    """One group for each reason, the most frequent one first."""
+    metrics, skipped = {KEYS[0]: {DEVICE: 1e5}}, {"a": "no Apex", "b": "too small", "c": "too small"}
+    found = compare([trial(0, metrics, metrics, skipped={"old": skipped, "new": skipped})], RULES)
+    assert [(each.reason, each.tests) for each in found.skipped] == [("too small", ("b", "c")), ("no Apex", ("a",))]
+
+
+@pytest.mark.parametrize("place", [GONE, "t.py"], ids=["test", "whole_file"])
+def test_what_is_skipped_in_one_and_measured_in_the_other(trial, place):
+    """Gone in the new one: MISSING. Come: NEW. Both with the reason, and neither counts as skipped in both."""
+    one, two = {}, {"op/gone/fp32/1": {DEVICE: 1e5}}
+    gone = compare([trial(n, two, one, skipped={"new": {place: "no Apex"}}) for n in range(4)], RULES)
+    come = compare([trial(n, one, two, skipped={"old": {place: "no Apex"}}) for n in range(4)], RULES)
+    said = [(each.verdicts[0].label, each.verdicts[0].detail) for each in (gone, come)]
+    assert said == [
+        ("MISSING", "old measures it, new does not: its test is skipped in new: no Apex"),
+        ("NEW(NO_BASELINE)", "only new measures it: its test is skipped in old: no Apex"),
+    ]
+    assert not [*gone.skipped, *come.skipped]
+
+
+def test_what_fails_or_is_measured_somewhere_is_not_skipped(trial):
+    """Skipped in one pair and measured in the next, or skipped here and failing there: other words tell it."""
+    one, two = {KEYS[0]: {DEVICE: 1e5}}, {KEYS[0]: {DEVICE: 1e5}, "op/gone/fp32/1": {DEVICE: 1e5}}
+    both = {"old": {GONE: "busy"}, "new": {GONE: "busy"}}
+    later = compare([trial(n, *[two if n else one] * 2, skipped=None if n else both) for n in range(5)], RULES)
+    fails = compare([trial(0, one, one, skipped={"old": {GONE: "busy"}}, failed={"new": {GONE: "off"}})], RULES)
+    assert not [*later.skipped, *fails.skipped]
+    assert outcomes(fails, "test") == {GONE: "INVALID(FAILED)"}
 
 
 def test_nothing_measured_is_no_crash():
@@ -402,6 +455,15 @@ def test_a_candidate_that_fails_is_no_silence(races):
     found = rank(trials, ["a", "b"], RULES, ONE_PERCENT)
     assert (found.status, found.notes) == (21, [f"{GONE} fails: off by 5"])
     assert {"b": {Place.FASTER}} == places(found)
+
+
+def test_a_benchmark_that_is_skipped_is_told(races):
+    """A shape at which nobody was measured has no row: how many there are, and why."""
+    trials = races(4, {"a": {DEVICE: 100}, "b": {DEVICE: 90}})
+    for each in trials:
+        each.documents["here"]["upgrade"] |= {"skipped_tests": {GONE: "no Apex"}}
+    found = rank(trials, ["a", "b"], RULES, ONE_PERCENT)
+    assert (found.status, found.notes) == (0, ["1 skipped: no Apex"])
 
 
 def test_host_time_is_told_and_not_waited_for(races):

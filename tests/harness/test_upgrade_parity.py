@@ -463,6 +463,22 @@ def test_each_change_has_its_place_and_its_status(outcomes, kind):
     assert found == ({} if kind is None else {kind: (CaseChange("case", *words),)})
     assert change.status == STATUS.get(kind, 0)
     assert ("unchanged" in change.sentence) == (kind is None)
+    asked = {"passed", "failed", "known", "mended"} & set(outcomes)
+    assert [each.tests for each in change.skipped] == ([] if asked else [("case",)])
+
+
+def test_cases_that_are_skipped_in_both_are_counted_with_their_reasons():
+    """They say nothing of a switch, and whoever believes that Apex was compared must read that it was not."""
+    lacks = Case("skipped", "no Apex")
+    old = parity(a=lacks, b=Case("skipped", "no GPU"), c="passed")
+    new = parity(a=lacks, b=Case("skipped", "a small GPU"), c="passed")
+    change = compare(old, new)
+
+    assert (change.status, change.sentence) == (0, "unchanged in 1 cases, 2 skipped in both")
+    assert {each.reason: each.tests for each in change.skipped} == {
+        "no Apex": ("a",),
+        "old: no GPU; new: a small GPU": ("b",),
+    }
 
 
 @pytest.mark.parametrize(
@@ -711,39 +727,70 @@ def test_a_suite_without_fuseproof_is_one_sentence(tmp_path):
         measure_parity(examined, ["test_plain.py"], "", tmp_path, 0, print)
 
 
-def test_ctrl_c_ends_the_child_too(pytester):
+SLOW = """
+import os, pathlib, time, pytest
+
+@pytest.mark.parity
+def test_slow():
+    pathlib.Path("pid").write_text(str(os.getpid()))
+    time.sleep(120)
+"""
+ASK = """
+import signal
+import sys
+from pathlib import Path
+from fuseproof.upgrade.environment import Environment, Examined
+from fuseproof.upgrade.parity_run import measure_parity
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a session in the background ignores it
+old = Examined(Environment("old", sys.executable), {{}}, "here")
+measure_parity(old, ["test_slow.py"], "", Path(), {workers}, print)
+"""
+
+
+@pytest.fixture
+def asking(pytester):
+    """Return a function that starts a process which asks for parity, and waits until its case runs, and where."""
+
+    def ask(workers):
+        pytester.makepyprojecttoml(TOML)
+        pytester.makepyfile(test_slow=SLOW, ask=ASK.format(workers=workers))
+        parent = subprocess.Popen([sys.executable, "ask.py"], cwd=pytester.path, stderr=subprocess.PIPE, text=True)
+        pid = pytester.path / "pid"
+        deadline = time.monotonic() + 60
+        while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return parent, int(pid.read_text())
+
+    return ask
+
+
+def test_ctrl_c_ends_the_child_too(asking):
     """No pytest goes on measuring when nobody waits for it."""
-    pytester.makepyprojecttoml(TOML)
-    pytester.makepyfile(
-        test_slow="""
-        import os, pathlib, time, pytest
-
-        @pytest.mark.parity
-        def test_slow():
-            pathlib.Path("pid").write_text(str(os.getpid()))
-            time.sleep(120)
-        """,
-        ask="""
-        import signal
-        import sys
-        from pathlib import Path
-        from fuseproof.upgrade.environment import Environment, Examined
-        from fuseproof.upgrade.parity_run import measure_parity
-
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a session in the background ignores it
-        measure_parity(
-            Examined(Environment("old", sys.executable), {}, "here"), ["test_slow.py"], "", Path(), 0, print
-        )
-        """,
-    )
-    parent = subprocess.Popen([sys.executable, "ask.py"], cwd=pytester.path, stderr=subprocess.PIPE, text=True)
-    pid = pytester.path / "pid"
-    deadline = time.monotonic() + 60
-    while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    parent, pid = asking(0)
     parent.send_signal(signal.SIGINT)
     _, errors = parent.communicate(timeout=60)
 
     assert errors.rstrip().endswith("KeyboardInterrupt")
     with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
+        os.kill(pid, 0)
+
+
+def runs(pid):
+    """Return whether a process runs, which one that nobody has waited for does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a signal for it")
+@pytest.mark.parametrize("workers", [0, 1], ids=["alone", "worker"])
+def test_who_asks_and_is_killed_leaves_no_child(asking, workers):
+    """Neither pytest nor a worker of it, whose case would take two minutes."""
+    parent, pid = asking(workers)
+    parent.kill()
+    parent.communicate(timeout=60)
+    deadline = time.monotonic() + 20
+    while runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+    assert not runs(pid)

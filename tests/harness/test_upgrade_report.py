@@ -1,6 +1,8 @@
 """The answer of an upgrade in all its forms, from made-up verdicts."""
 
 import dataclasses
+import html
+import itertools
 import json
 import math
 import re
@@ -14,6 +16,7 @@ from fuseproof.upgrade.environment import Environment, Examined
 from fuseproof.upgrade.inventory import Difference, differences, in_words
 from fuseproof.upgrade.outcome import Upgrade
 from fuseproof.upgrade.parity_change import CaseChange, Growth, ParityChange
+from fuseproof.upgrade.skipped import Skipped
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
 INVENTORY = {"driver": "580", "cuda": "13.0", "torch": "2.11.0", "python": "3.12.1", "apex": "a1b2", "numpy": "2.4"}
@@ -127,6 +130,26 @@ def test_a_benchmark_that_fails_has_a_table_of_its_own():
     assert "3 of 3 the same in both" in text
 
 
+LACKING = (Skipped("no Apex", ("t.py::a[apex]", "t.py::b[apex]")), Skipped("too small", ("t.py::c",)))
+
+
+def test_what_is_skipped_in_both_is_in_the_sentence():
+    """How many; and their reasons where nothing else was asked for, which is no switch."""
+    some = report.sentence(upgrade(skipped=LACKING))
+    alone = dataclasses.replace(upgrade(skipped=LACKING), verdicts=(), durations={})
+    assert some.startswith("Switch: 0 of 2 benchmarks slower than 1 % (95 %), 1 faster, 3 skipped in both, peak memory")
+    said = "Not decided: no benchmark was compared, all 3 skipped in both (no Apex; too small), peak memory"
+    assert (alone.status, report.sentence(alone).startswith(said)) == (21, True)
+
+
+def test_many_reasons_do_not_fill_the_sentence():
+    """Three are named; all of them have a row."""
+    many = tuple(Skipped(f"reason {number}", (f"t{number}",)) for number in range(5))
+    one = dataclasses.replace(upgrade(skipped=many), verdicts=(), durations={})
+    assert "all 5 skipped in both (reason 0; reason 1; reason 2; and 2 reasons more)" in report.sentence(one)
+    assert "reason 4" in FORMS["terminal"](one)
+
+
 def test_interrupted_is_in_the_sentence():
     """Whoever reads one line only knows that there was no end."""
     assert report.sentence(upgrade(interrupted=True)).endswith("; interrupted, start it again and it goes on.")
@@ -207,6 +230,7 @@ EVERYTHING = ParityChange(
     worsened=(Growth("t.py::test_k", "param", 5.0, 1e99),),
     failing_otherwise=(CaseChange("t.py::test_o", "failed", "failed", "it crashes"),),
     grown=(Growth("t.py::test_w", "param", 0.3, 0.9),),
+    skipped=(Skipped("apex has no CPU kernel", ("t.py::test_n",)),),
     seconds=190.0,
 )
 FORMS = {
@@ -221,14 +245,26 @@ FORMS = {
 def test_every_form_says_everything(form):
     """The sentence first; each list of parity, each verdict that wants attention, each difference and note."""
     regressed = time("adam/slow", Outcome.REGRESSED, 5)
-    text = FORMS[form](upgrade(*FINE, regressed, parity=EVERYTHING, notes=("pair 3 measured nothing",)))
+    notes = ("pair 3 measured nothing",)
+    text = FORMS[form](upgrade(*FINE, regressed, parity=EVERYTHING, notes=notes, skipped=LACKING))
     bare = text.replace("\\", "")  # Markdown's escapes
 
-    for test in "xpsgmvawko":
+    for test in "xpsgmvawkon":
         assert f"test_{test}" in bare
-    for part in ("adam/slow", "REGRESSED", "adam/b", "2.13.0", "c3d4", "einops", "pair 3 measured nothing"):
+    parts = ("adam/slow", "REGRESSED", "adam/b", "2.13.0", "c3d4", "einops", "no Apex", "no CPU kernel", "t.py::c")
+    for part in (*parts, *notes):
         assert part in bare
     assert bare.index("Do not switch: 1 of 3 benchmarks") < bare.index("test_x")
+
+
+@pytest.mark.parametrize("form", [each for each in FORMS if each != "json"])
+def test_an_interval_beyond_measure_is_a_factor(form):
+    """A machine on which processes differ by a million times has no percentage that anybody could read."""
+    wild = dataclasses.replace(time("adam/wild", Outcome.INCONCLUSIVE, 1200), interval_ln=(-60.0, 60.0))
+    bare = html.unescape(FORMS[form](upgrade(wild)).replace("\\", ""))
+
+    assert re.search(r"x 13\W.*< x 0.001 to > x 1000", bare)
+    assert "e+" not in bare
 
 
 def test_other_kernels_pass_and_are_shown():
@@ -254,6 +290,43 @@ def test_the_terminal_leaves_out_what_is_quiet():
         assert "adam/29" in FORMS[form](whole)
 
 
+# As a check says it.
+LONG = (
+    "param: 1501 of 1977 elements beyond the budget; worst at element 7 of parameter 0: got 0.123456789, oracle "
+    "0.123456788, error 1e-09 = 822 x budget 1.2e-12 (budget: scalars in FP32) (mine, fp32, mixed_signs, step 1; "
+    'again: pytest "tests/kernels/test_adam_update.py::test_update_matches_fp64[mine-fp32-mixed_signs-l2]"); '
+    "update 0.0995 % too large, the same everywhere: looks like a constant factor"
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_failure_says_is_shown_whole(form):
+    """Its nature stands at its end: on the terminal below the row, on lines as wide as a cell; else in its cell."""
+    parity = ParityChange(
+        compared=9,
+        newly_failing=(CaseChange("t.py::test_x", "passed", "failed", LONG),),
+        still_failing=(CaseChange("t.py::test_s", "failed", "failed", LONG),),
+    )
+    fails = dataclasses.replace(FAILS, detail=LONG)
+    slow = dataclasses.replace(time("a", Outcome.REGRESSED, 5), detail=LONG)
+    text = html.unescape(FORMS[form](upgrade(fails, slow, parity=parity)))
+    bare = " ".join(text.replace("\\", "").split())
+
+    assert bare.count(LONG) >= 4
+    assert "..." not in bare
+    if form == "terminal":
+        said = [line for line in text.splitlines() if line.startswith("    ")]
+        assert max(map(len, said)) <= 102
+        assert len(said) > 4 * 4
+
+
+def test_the_terminal_ends_what_fills_it():
+    """A stranger's assertion may print a tensor on one line."""
+    parity = ParityChange(compared=9, newly_failing=(CaseChange("t.py::test_x", "passed", "failed", "9 " * 5000),))
+
+    assert len(FORMS["terminal"](upgrade(parity=parity)).splitlines()) < 50
+
+
 def test_markdown_ends_a_table_that_nobody_reads():
     """A thousand rows, then how many there are more; a page has them all."""
     gone = tuple(CaseChange(f"t.py::test_{n}", "passed", "skipped", "no Apex") for n in range(1234))
@@ -271,7 +344,11 @@ def nasty():
     """Return an upgrade whose every text from elsewhere is nasty."""
     change = CaseChange(NASTY, "passed", "failed", NASTY)
     parity = dataclasses.replace(
-        EVERYTHING, newly_failing=(change,), grown=(Growth(NASTY, NASTY, 0.3, 0.9),), old=NASTY
+        EVERYTHING,
+        newly_failing=(change,),
+        skipped=(Skipped(NASTY, (NASTY,)),),
+        grown=(Growth(NASTY, NASTY, 0.3, 0.9),),
+        old=NASTY,
     )
     verdicts = (
         dataclasses.replace(time(NASTY, Outcome.REGRESSED, 5), detail=NASTY),
@@ -331,12 +408,62 @@ def test_json_is_strict():
     assert (found["effect_ln"], found["interval_ln"], found["old"]) == ("nan", ["-inf", "inf"], "inf")
 
 
+def drawn(*verdicts, **changes):
+    """Return the picture's labels by their kind, and the ends of each benchmark's interval by its name."""
+    page = report.to_html(upgrade(*verdicts, **changes))
+    tree = ET.fromstring(page[page.index("<svg") : page.index("</svg>")] + "</svg>")
+    labels = {kind: tree.findall(f"text[@class='{kind}']") for kind in ("tick", "tolerance")}
+    lines = {group.find("text").text.split()[0]: group.find("line") for group in tree.findall("g")}
+    return labels, {name: (float(each.get("x1")), float(each.get("x2"))) for name, each in lines.items()}
+
+
+@pytest.mark.parametrize(
+    ("percent", "ticks"),
+    [
+        (0.1, ["-2 %", "-1 %", "0 %", "+1 %", "+2 %", "+3 %"]),
+        (4, ["-4 %", "-2 %", "0 %", "+2 %", "+4 %"]),
+        (110, ["-50 %", "-20 %", "0 %", "+25 %", "+100 %"]),
+        (2000, ["-90 %", "-80 %", "-50 %", "0 %", "+100 %", "+400 %", "+900 %"]),
+    ],
+    ids=["quiet", "some_percent", "twice", "twenty_times"],
+)
+def test_the_axis_of_the_picture_has_labels(percent, ticks):
+    """Round percentages at their places, in order and apart; the tolerance has a line and a label on either side."""
+    labels, _ = drawn(time("a", Outcome.INCONCLUSIVE, percent))
+    places = [float(each.get("x")) for each in labels["tick"]]
+
+    assert [each.text for each in labels["tick"]] == ticks
+    assert min(right - left for left, right in itertools.pairwise(places)) >= 40
+    assert places[ticks.index("0 %")] == pytest.approx(735)
+    assert [each.text for each in labels["tolerance"]] == ["tolerance -0.99 %", "+1.00 %"]
+    low, high = (float(each.get("x")) for each in labels["tolerance"])
+    assert 735 - low == pytest.approx(high - 735)
+    if "+1 %" in ticks:
+        assert places[ticks.index("+1 %")] == pytest.approx(high)
+
+
+def test_one_wild_interval_does_not_hide_the_others():
+    """It runs from end to end; those of three benchmarks in four keep their size, and each change is on the axis."""
+    wild = dataclasses.replace(time("wild", Outcome.INCONCLUSIVE, 4), interval_ln=(-60.0, 60.0))
+    _, lines = drawn(wild, *(time(name, Outcome.PASS, 0.1) for name in "abcd"))
+
+    assert lines["wild"] == (500, 970)
+    assert lines["a"][1] - lines["a"][0] > 50
+
+
+def test_a_picture_is_well_formed_whatever_it_says():
+    """Less than a thousandth has a sign that is markup."""
+    page = report.to_html(upgrade(dataclasses.replace(time("<a>", Outcome.PASS, 0), interval_ln=(-60.0, 60.0))))
+
+    assert "&lt;a&gt; device_time_ns: +0.00 % (&lt; x 0.001 to &gt; x 1000)" in page
+
+
 def test_the_picture_survives_what_is_not_finite():
     """A verdict without a finite interval has no line, the others have theirs."""
     endless = dataclasses.replace(time("endless", Outcome.INVALID, 1), interval_ln=(-math.inf, math.inf))
     page = report.to_html(upgrade(endless, time("usual", Outcome.REGRESSED, 5)))
 
-    assert re.findall(r"<text [^>]*>([^<]*)<", page) == ["usual device_time_ns"]
+    assert re.findall(r"<text x=\"0\" [^>]*>([^<]*)<", page) == ["usual device_time_ns"]
     assert "nan" not in page
 
 

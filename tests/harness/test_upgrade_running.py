@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from fuseproof import gpu
+from fuseproof.order import Order
 from fuseproof.processes import ChildError
 from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
+from fuseproof.unmeasured import read_unmeasured
 from fuseproof.upgrade import lanes as lanes_module
 from fuseproof.upgrade.bank import Bank
 from fuseproof.upgrade.child import Child
@@ -20,6 +22,8 @@ from fuseproof.upgrade.lanes import Lane, lanes
 from fuseproof.upgrade.plan import UpgradePlan
 from fuseproof.upgrade.running import Runner
 from fuseproof.upgrade.schedule import next_block
+
+pytest_plugins = ["pytester"]
 
 MACHINE = "h200-sxm"
 ARMS = {"old": {"python": "p", "set": {}}, "new": {"python": "p", "set": {"K": "1"}}}
@@ -158,7 +162,7 @@ def test_failed_tests_are_collected_again(runner, bank, book):
 
 
 # What pytest leaves beside its order.
-FAILED = 'write() { printf "%s" "$1" > "$(dirname "$FUSEPROOF_CHILD")/failed.json"; }; write'
+FAILED = 'write() { printf "%s" "$1" > "$(dirname "$FUSEPROOF_CHILD")/unmeasured.json"; }; write'
 
 
 @pytest.fixture
@@ -185,6 +189,12 @@ def child_of(tmp_path):
         ("exit 2", ChildError, "old: it ended with status 2: it said nothing"),
         ("exit 1", ChildError, "old: it has not said which tests failed: "),
         (f"{FAILED} '[3'; exit 0", ChildError, "old: it has not said which tests failed: "),
+        (f"{FAILED} '{{}}'; exit 0", ChildError, "old: it has not said which tests failed: "),
+        (
+            f"""{FAILED} '{{"failed": {{}}, "skipped": {{"t.py": "no Apex"}}}}'; exit 5""",
+            ConfigError,
+            "old: no benchmark is selected by tests; t.py is skipped: no Apex",
+        ),
     ],
 )
 def test_a_process_that_measures_nothing(child_of, script, error, said):
@@ -196,16 +206,72 @@ def test_a_process_that_measures_nothing(child_of, script, error, said):
 
 def test_all_tests_failed_or_skipped(child_of):
     """Ran to its end with nothing measured: no error, and the reason is kept, for the other environment may have it."""
-    found = child_of(f"""{FAILED} '{{"t.py::a": "off by 5"}}'; echo '6 failed'; exit 1""")
-    assert (found["benchmarks"], found["upgrade"]["nothing"], found["upgrade"]["failed"]) == ([], "6 failed", True)
+    told = '{"failed": {"t.py::a": "off by 5"}, "skipped": {"t.py::b": "no Apex"}}'
+    found = child_of(f"{FAILED} '{told}'; echo '1 failed, 1 skipped'; exit 1")
+    assert (found["benchmarks"], found["upgrade"]["failed"]) == ([], True)
+    assert found["upgrade"]["nothing"] == "1 failed, 1 skipped"
     assert found["upgrade"]["failed_tests"] == {"t.py::a": "off by 5"}
+    assert found["upgrade"]["skipped_tests"] == {"t.py::b": "no Apex"}
 
 
 def test_what_a_process_is_told(child_of, tmp_path):
     """The tests, the options, one process, the repository; its GPU, besides the environment's own variables."""
-    child_of(f'{FAILED} "{{}}"; echo "$K $@" > {tmp_path}/told; exit 1')
+    nothing = '{"failed": {}, "skipped": {}}'
+    child_of(f"{FAILED} '{nothing}'; echo \"$K $@\" > {tmp_path}/told; exit 1")
     told = (tmp_path / "told").read_text().strip()
     assert f"gpu -m pytest {tmp_path}/tests --rootdir={tmp_path} -n0 -p no:cacheprovider" == told
+
+
+UNMEASURED = {
+    "test_file": """
+import pytest
+pytest.importorskip("no_such_module", reason="no Apex")
+
+def test_gone(benchmark): pass
+""",
+    "test_each": """
+import pytest
+
+@pytest.mark.skip(reason="marked")
+def test_marked(benchmark): pass
+
+def test_called(benchmark): pytest.skip("it rains")
+
+@pytest.mark.xfail(reason="known")
+def test_expected(benchmark): raise ValueError
+
+def test_wrong(benchmark): raise ValueError("off by 5")
+
+def test_long(benchmark): raise ValueError("far" * 200)
+
+def test_longer(benchmark): raise ValueError("far" * 2000)
+
+def test_right(benchmark): benchmark(int)
+""",
+}
+
+
+def test_a_session_says_what_it_has_not_measured(pytester, monkeypatch, tmp_path):
+    """Skipped by a mark, by a call, as a whole file, expected to fail, failed: each with its reason."""
+    pytester.makepyprojecttoml("[tool.fuseproof]")
+    pytester.makepyfile(**UNMEASURED)
+    for name, value in Order(tmp_path, (), seed="1").given().items():
+        monkeypatch.setenv(name, value)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    found = read_unmeasured(tmp_path)
+
+    assert result.ret == 1, result.stdout.str()
+    assert found.failed == {
+        "test_each.py::test_wrong": "ValueError: off by 5",
+        "test_each.py::test_long": f"ValueError: {'far' * 200}",
+        "test_each.py::test_longer": ("ValueError: " + "far" * 2000)[:4000] + "...",
+    }
+    assert found.skipped == {
+        "test_file.py": "no Apex",
+        "test_each.py::test_marked": "marked",
+        "test_each.py::test_called": "it rains",
+        "test_each.py::test_expected": "expected to fail: known",
+    }
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------
@@ -416,11 +482,12 @@ def test_a_spoiled_plan_is_refused(bank, text):
         lambda d: d["upgrade"].update(failures=["x"]),
         lambda d: d["upgrade"].update(failed=True),
         lambda d: d["upgrade"].update(failed_tests={"t": 1}),
+        lambda d: d["upgrade"].update(skipped_tests=["t"]),
     ],
     ids=[
         *("no block", "no seconds", "another pair", "another machine", "a negative time", "no benchmarks"),
         *("gpu below 0", "gpu true", "seconds without end", "seconds below 0", "failures in a list"),
-        *("failed and nobody knows what", "failed and no words"),
+        *("failed and nobody knows what", "failed and no words", "skipped in a list"),
     ],
 )
 def test_a_spoiled_process_is_refused(runner, bank, spoil):

@@ -730,6 +730,22 @@ def test_scattered_confirmations_of_a_large_slow_down_still_block():
     assert of(verdicts, pair(0)).outcome is Outcome.REGRESSED
 
 
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        *((1.0, "+0.00 %"), (0.5, "-50.00 %"), (9.9, "+890.00 %"), (12.3, "x 12"), (999.0, "x 999")),
+        *((1001.0, "> x 1000"), (math.inf, "> x 1000"), (0.11, "-89.00 %"), (0.08, "x 0.080"), (1e-4, "< x 0.001")),
+        (0.0, "< x 0.001"),
+    ],
+)
+def test_what_is_beyond_ten_times_is_a_factor(ratio, said):
+    """No percentage of 28 digits, and none that is -100.00 % of nothing: a change by its factor, or beyond measure."""
+    ratio_ln = math.log(ratio) if ratio else -math.inf
+    message = Verdict(pair(0), Outcome.INCONCLUSIVE, effect_ln=ratio_ln, interval_ln=(0.0, ratio_ln)).message
+
+    assert message.endswith(f": {said} (+0.00 % to {said})")
+
+
 def test_two_processes_of_one_benchmark_say_little_of_the_machine():
     """Five times the usual variance is nothing with one degree of freedom, and a disturbed night with fifty."""
     (screened,) = screen(pattern(), tonight_of({})).screened

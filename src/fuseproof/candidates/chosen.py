@@ -12,6 +12,9 @@ from fuseproof.tables import nearest
 __all__ = ["ChoiceError", "chosen", "contested"]
 
 
+_KINDS = ("adam", "layer_norm", "rms_norm", "kernels")
+
+
 class ChoiceError(Exception):
     """These names cannot be compared; the message is one sentence."""
 
@@ -37,15 +40,19 @@ def chosen(gathered: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> d
     known = {name for records in gathered.values() for name in records}
     for name in names:
         if name not in known:
-            raise ChoiceError(f"there is no candidate {name!r}; {nearest(name, known)}")
+            raise ChoiceError(f"there is no candidate {name!r}; {nearest(name, known, _listed(gathered))}")
     kinds = contested(gathered, names)
     if not kinds:
-        parts = "; ".join(f"{kind}: {', '.join(gathered[kind])}" for kind in ("adam", "layer_norm"))
-        raise ChoiceError(f"no two of {', '.join(names)} are of one kind; {parts}")
+        raise ChoiceError(f"no two of {', '.join(names)} are of one kind; {_listed(gathered)}.")
     return {
         kind: {name: _asked_for(records[name]) for name in names if name in records} if kind in kinds else records
         for kind, records in gathered.items()
     }
+
+
+def _listed(gathered: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return all names by their kinds; those of kinds that repeat others' are left out."""
+    return "; ".join(f"{kind}: {', '.join(gathered[kind])}" for kind in _KINDS if kind in gathered)
 
 
 def _asked_for(record: Any) -> Any:

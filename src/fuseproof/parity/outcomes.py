@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import pytest
 
-from fuseproof.failures import first_words
 from fuseproof.parity import worst
 from fuseproof.parity.defects import id_in
 from fuseproof.parity.summary import MENDED
+from fuseproof.unmeasured import first_words, skip_reason
 
 __all__ = ["SCHEMA", "record"]
 
@@ -90,10 +90,5 @@ def _came_of(report: pytest.TestReport) -> tuple[str, str]:
         text = str(report.longrepr)
         return ("mended", id_in(text) or text) if MENDED in text and known is None else ("failed", first_words(report))
     if report.skipped:
-        return ("skipped", _skip_reason(report)) if known is None else ("known", id_in(known) or known)
+        return ("skipped", skip_reason(report)) if known is None else ("known", id_in(known) or known)
     return "passed", ""
-
-
-def _skip_reason(report: pytest.TestReport) -> str:
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple | list) else str(report.longrepr)
-    return str(reason).removeprefix("Skipped: ")

@@ -12,6 +12,7 @@ from fuseproof.verdicts.verdict import Outcome, Reason, Verdict
 __all__ = ["sentence"]
 
 _LEADS = {0: "Switch", 21: "Not decided"}
+_SHOWN_REASONS = 3  # of a sentence; its section has them all
 _UNDECIDED = {Outcome.INCONCLUSIVE, Outcome.UNGATEABLE}
 _NOT_MEASURED = {Outcome.INVALID, Outcome.MISSING}
 
@@ -19,7 +20,7 @@ _NOT_MEASURED = {Outcome.INVALID, Outcome.MISSING}
 def sentence(upgrade: Upgrade) -> str:
     """Return the answer: whether to switch, and all that it rests on, in one sentence that agrees with the status."""
     lead = f"{_LEADS.get(upgrade.status, 'Do not switch')}{_wrong_before(upgrade)}"
-    parts = [*_times(upgrade), _memory(upgrade.verdicts), *_counts(upgrade.verdicts)]
+    parts = [*_times(upgrade), *_skipped(upgrade), _memory(upgrade.verdicts), *_counts(upgrade.verdicts)]
     parity = "parity was not asked for" if upgrade.parity is None else f"parity: {upgrade.parity.sentence}"
     early = "; interrupted, start it again and it goes on" if upgrade.interrupted else ""
     return plain(f"{lead}: {', '.join([*parts, parity])}{early}.")
@@ -58,6 +59,18 @@ def _times(upgrade: Upgrade) -> list[str]:
     parts += [f"{failed} not compared, since {why}"] if failed else []
     parts += [f"{unmeasured} not comparable"] if unmeasured else []
     return parts + ([f"{new} only in {upgrade.new.name}"] if new else [])
+
+
+def _skipped(upgrade: Upgrade) -> list[str]:
+    """Return how many benchmarks were asked for in vain; where that is all of them, why."""
+    count = sum(len(each.tests) for each in upgrade.skipped)
+    if not count:
+        return []
+    if upgrade.verdicts:
+        return [f"{count} skipped in both"]
+    why = "; ".join(each.reason for each in upgrade.skipped[:_SHOWN_REASONS])
+    more = len(upgrade.skipped) - _SHOWN_REASONS
+    return [f"all {count} skipped in both ({why}{f'; and {more} reasons more' if more > 0 else ''})"]
 
 
 def _memory(verdicts: Iterable[Verdict]) -> str:

@@ -2,14 +2,14 @@
 
 `plan.json` says what is compared. Each finished process is one file, `0003-old.json`: the run's document as the history
 would hold it, and an `upgrade` block with the pair's number, the arm, the GPU, the place in the pair, the seconds
-and the tests that failed, with what they said.
+and the tests that failed or were skipped, with what they said.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fuseproof.storage import HistoryError, entries, explained, read_document, w
 from fuseproof.storage import shown as shown_path
 from fuseproof.upgrade.plan import UpgradePlan
 
-__all__ = ["Bank", "Trial", "read_trials"]
+__all__ = ["Bank", "Trial", "read_trials", "words_by_test"]
 
 _PLAN = "plan.json"
 _LOCK = "plan.lock"
@@ -149,6 +149,16 @@ def read_trials(folder: Path, plan: UpgradePlan) -> list[Trial]:
     return [_trial(number, {arm: paths[arm] for arm in plan.arms}, plan) for number, paths in whole.items()]
 
 
+def words_by_test(trials: Sequence[Trial], block: str) -> dict[str, dict[str, str]]:
+    """Return what tests have said first, by their ids and by arm; `block` is "failed_tests" or "skipped_tests"."""
+    found: dict[str, dict[str, str]] = {}
+    for trial in trials:
+        for arm, document in trial.documents.items():
+            for test, words in document["upgrade"].get(block, {}).items():
+                found.setdefault(test, {}).setdefault(arm, words)
+    return found
+
+
 def _trial(number: int, paths: Mapping[str, Path], plan: UpgradePlan) -> Trial:
     documents = {arm: _process(path, number, arm, plan.machine) for arm, path in paths.items()}
     blocks = {arm: document["upgrade"] for arm, document in documents.items()}
@@ -172,9 +182,10 @@ def _process(path: Path, number: int, arm: str, machine: str) -> dict[str, Any]:
     for name in ("nothing", "failures"):
         if not isinstance(block.get(name, ""), str):
             raise HistoryError(f"{shown_path(path)}: upgrade.{name} is {shown(block[name])}; {mend}")
-    failed = block.get("failed_tests", None if block["failed"] else {})
-    if not isinstance(failed, dict) or not all(isinstance(words, str) for words in failed.values()):
-        raise HistoryError(f"{shown_path(path)}: upgrade.failed_tests is {shown(failed)}; {mend}")
+    for name, needed in (("failed_tests", block["failed"]), ("skipped_tests", False)):
+        tests = block.get(name, None if needed else {})
+        if not isinstance(tests, dict) or not all(isinstance(words, str) for words in tests.values()):
+            raise HistoryError(f"{shown_path(path)}: upgrade.{name} is {shown(tests)}; {mend}")
     if (block["pair"], block["arm"]) != (number, arm):
         said = f"upgrade says pair {block['pair']}, {block['arm']}"
         raise HistoryError(f"{shown_path(path)}: {said}; give the file its name back, or delete it")

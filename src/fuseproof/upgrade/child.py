@@ -6,16 +6,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fuseproof import apex_probe
-from fuseproof.failures import read_failures
 from fuseproof.history import History
 from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
 from fuseproof.tables import ConfigError
+from fuseproof.unmeasured import Unmeasured, read_unmeasured
 from fuseproof.upgrade.environment import Environment
 from fuseproof.upgrade.plan import UpgradePlan
 
@@ -91,19 +92,20 @@ class Child:
             )
             seconds = time.monotonic() - begun_s
             document = self._document(environment.name, status, output, Path(storage))
-            failed = self._failed(environment.name, Path(storage))
+            unmeasured = self._unmeasured(environment.name, Path(storage))
         self.longest_s = max(seconds, self.longest_s or 0.0)
         self.vouched[environment.name] = apex_probe.vouched_by(document)
-        block: dict[str, Any] = {"seconds": round(seconds, 2), "failed": status != 0, "failed_tests": failed}
+        block: dict[str, Any] = {"seconds": round(seconds, 2), "failed": status != 0}
+        block |= {"failed_tests": unmeasured.failed, "skipped_tests": unmeasured.skipped}
         if status or not document["benchmarks"]:
             block["nothing" if not document["benchmarks"] else "failures"] = last_words(output)
         return {**document, "upgrade": block}
 
     @staticmethod
-    def _failed(arm: str, storage: Path) -> dict[str, str]:
+    def _unmeasured(arm: str, storage: Path) -> Unmeasured:
         try:
-            return read_failures(storage)
-        except (OSError, ValueError) as error:
+            return read_unmeasured(storage)
+        except (OSError, ValueError, TypeError, LookupError) as error:
             raise ChildError(f"{arm}: it has not said which tests failed: {error}") from None
 
     def _arguments(self) -> list[str]:
@@ -119,7 +121,11 @@ class Child:
         if status == _USAGE:
             raise ConfigError(f"{arm}: pytest refuses: {words.removeprefix('ERROR: ')}")
         if status == _NO_TESTS:
-            raise ConfigError(f"{arm}: no benchmark is selected by {self.plan.selection}")
+            skipped = {}
+            with suppress(ChildError):
+                skipped = self._unmeasured(arm, storage).skipped
+            why = "".join(f"; {test} is skipped: {reason}" for test, reason in skipped.items())
+            raise ConfigError(f"{arm}: no benchmark is selected by {self.plan.selection}{why}")
         if status not in _TESTS_RAN:
             raise ChildError(f"{arm}: {ending(status)}: {words}")
         history = History(storage)

@@ -120,6 +120,7 @@ def _compare(asked: Asked, old: Examined, new: Examined, workers: int | None) ->
         asked.tolerance_ln,
         plan.selection,
         (*measured.notes, *found.notes),
+        found.skipped,
     )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fuseproof.upgrade.bank import Trial
-from fuseproof.upgrade.failed import failures_by_test, judge_failures
+from fuseproof.upgrade.bank import Trial, words_by_test
+from fuseproof.upgrade.failed import judge_failures
+from fuseproof.upgrade.skipped import Skipped, skipped_everywhere
 from fuseproof.verdicts.exact import Check, judge_check
 from fuseproof.verdicts.exact import fault_of as exact_fault
 from fuseproof.verdicts.looks import LOOKS, judge_looks
@@ -34,6 +35,7 @@ class Comparison:
         durations: old and new median as recorded; None where an arm has none.
         undecided: ids of the tests whose benchmarks the next pairs must measure.
         notes: one sentence for each thing that a reader must know besides.
+        skipped: what was asked for and skipped in both arms.
 
     """
 
@@ -41,6 +43,7 @@ class Comparison:
     durations: Mapping[Pair, tuple[Any, Any]]
     undecided: frozenset[str]
     notes: Sequence[str] = ()
+    skipped: Sequence[Skipped] = ()
 
 
 @dataclass
@@ -84,11 +87,9 @@ def compare(trials: Sequence[Trial], rules: Sequence[Rule], arms: tuple[str, str
     tests = {
         key: test for trial in trials for each in trial.documents.values() for key, test in tests_by_key(each).items()
     }
-    failures = failures_by_test(trials)
-    failed = {key: words for key, test in tests.items() if (words := failures.get(test, {}).get(arms[1]))}
     verdicts = [
         *judge_failures(trials, arms),
-        *_one_arm_only(known, judged_by, arms, failed),
+        *_one_arm_only(known, judged_by, arms, _lacking(trials, tests)),
         *(_invalid(pair, detail) for pair in judged_by if (detail := foreign.get(pair.key)) and pair in shared),
         *_judge_times(pairs, timed, judged_by),
         *_judge_exact(pairs, [pair for pair in judged_by if pair in shared], judged_by),
@@ -101,6 +102,7 @@ def compare(trials: Sequence[Trial], rules: Sequence[Rule], arms: tuple[str, str
         {pair: (middle(old), middle(new)) for pair in known[0] | known[1] for old, new in [pairs.values(pair)]},
         frozenset(tests[key] for key in going_on),
         [*_failures(trials), *_left_out(pairs)],
+        skipped_everywhere(trials),
     )
 
 
@@ -179,15 +181,32 @@ def _invalid(pair: Pair, detail: str) -> Verdict:
 
 
 def _one_arm_only(
-    known: Sequence[set[Pair]], judged_by: Mapping[Pair, Rule], arms: tuple[str, str], failed: Mapping[str, str]
+    known: Sequence[set[Pair]],
+    judged_by: Mapping[Pair, Rule],
+    arms: tuple[str, str],
+    lacking: Mapping[str, Mapping[str, str]],
 ) -> Iterable[Verdict]:
-    """Judge what one arm has alone; `failed` says by key why the second one's test failed."""
+    """Judge what one arm has alone; `lacking` says by key and arm why that arm has not."""
     for pair in sorted(judged_by.keys() & (known[0] ^ known[1])):
-        if pair in known[0]:
-            why = f": its test fails there: {failed[pair.key]}" if pair.key in failed else ""
-            yield Verdict(pair, Outcome.MISSING, detail=f"{arms[0]} measures it, {arms[1]} does not{why}")
+        lacks = arms[pair in known[0]]
+        words = lacking.get(pair.key, {}).get(lacks)
+        why = f": {words}" if words else ""
+        if lacks == arms[1]:
+            yield Verdict(pair, Outcome.MISSING, detail=f"{arms[0]} measures it, {lacks} does not{why}")
         else:
-            yield Verdict(pair, Outcome.NEW, (Reason.NO_BASELINE,), detail=f"only {arms[1]} measures it")
+            detail = f"only {arms[1]} measures it{why}"
+            yield Verdict(pair, Outcome.NEW, (Reason.NO_BASELINE,), detail=detail)
+
+
+def _lacking(trials: Sequence[Trial], tests: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return, by key and arm, why its test has measured nothing there; of a file that was skipped, each test's why."""
+    failed, skipped = (words_by_test(trials, f"{how}_tests") for how in ("failed", "skipped"))
+    found: dict[str, dict[str, str]] = {}
+    for key, test in tests.items():
+        said = {**skipped.get(test.partition("::")[0], {}), **skipped.get(test, {})}
+        found[key] = {arm: f"its test is skipped in {arm}: {words}" for arm, words in said.items()}
+        found[key] |= {arm: f"its test fails in {arm}: {words}" for arm, words in failed.get(test, {}).items()}
+    return found
 
 
 def _judge_exact(pairs: _Pairs, shared: Sequence[Pair], judged_by: Mapping[Pair, Rule]) -> Iterable[Verdict]:

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fuseproof.upgrade.bank import Trial
+from fuseproof.upgrade.bank import Trial, words_by_test
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
-__all__ = ["TEST", "failures_by_test", "judge_failures"]
+__all__ = ["TEST", "judge_failures"]
 
 TEST = "test"
 """The metric of a verdict on a benchmark whose key nobody knows: its `Pair.key` is the id of the test that failed."""
-
-
-def failures_by_test(trials: Sequence[Trial]) -> dict[str, dict[str, str]]:
-    """Return what the tests that failed in any process have said there first, by their ids and by arm."""
-    found: dict[str, dict[str, str]] = {}
-    for trial in trials:
-        for arm, document in trial.documents.items():
-            for test, words in document["upgrade"].get("failed_tests", {}).items():
-                found.setdefault(test, {}).setdefault(arm, words)
-    return found
 
 
 def judge_failures(trials: Sequence[Trial], arms: tuple[str, str]) -> Iterator[Verdict]:
@@ -33,7 +23,7 @@ def judge_failures(trials: Sequence[Trial], arms: tuple[str, str]) -> Iterator[V
     measured = {
         arm: {each["fullname"] for trial in trials for each in trial.documents[arm]["benchmarks"]} for arm in arms
     }
-    for test, words in sorted(failures_by_test(trials).items()):
+    for test, words in sorted(words_by_test(trials, "failed_tests").items()):
         gone = test in measured[old] and test not in measured[new]
         mended = new not in words and test in measured[new]
         if not gone and not mended:

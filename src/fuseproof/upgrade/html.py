@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from fuseproof.upgrade.answer import sentence
 from fuseproof.upgrade.outcome import Upgrade
-from fuseproof.upgrade.sections import Section, is_time, plain, sections
-from fuseproof.verdicts.verdict import Outcome, Verdict, in_percent
+from fuseproof.upgrade.picture import picture
+from fuseproof.upgrade.sections import Section, is_time, sections
+from fuseproof.verdicts.verdict import Outcome
 
 __all__ = ["to_html"]
 
@@ -27,11 +27,9 @@ td { font-variant-numeric: tabular-nums }
 .REGRESSED, .INVALID, .MISSING { color: var(--bad) } .IMPROVED { color: var(--good) }
 .INCONCLUSIVE, .UNGATEABLE, .NEW { color: var(--open) }
 svg { max-width: 100% } svg text { font: 11px system-ui, sans-serif; fill: currentColor }
-svg line { stroke: currentColor } .band { fill: #8883 }
+svg line { stroke: currentColor } .band { fill: #8883 } .axis { stroke-opacity: .4 }
+line.tolerance { stroke-opacity: .4; stroke-dasharray: 3 3 }
 """
-# Of the picture, in pixels: what the longest name (75 letters) takes, all of it, and a line of text.
-_NAMES, _WIDTH, _LINE = 500, 1000, 18
-_LEAST_ROOM = 3  # tolerances on either side of no change: where nothing happens, noise should not look like much
 _OUTCOMES = {str(outcome) for outcome in Outcome}
 
 
@@ -60,7 +58,7 @@ def _section(section: Section, upgrade: Upgrade) -> list[str]:
     if section.lines:
         parts.append(f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in section.lines)}</ul>")
     if section.whole:
-        parts += _picture([each for each in upgrade.verdicts if is_time(each.pair.metric)], upgrade.tolerance_ln)
+        parts += picture([each for each in upgrade.verdicts if is_time(each.pair.metric)], upgrade.tolerance_ln)
     if section.rows:
         parts += ['<div class="scroll"><table>', _row("th", section.header)]
         parts += [_row("td", row) for row in section.rows]
@@ -75,39 +73,3 @@ def _row(tag: str, cells: Iterable[str]) -> str:
 def _cell(tag: str, cell: str) -> str:
     outcome = f' class="{cell}"' if cell in _OUTCOMES else ""
     return f"<{tag}{outcome}>{html.escape(cell)}</{tag}>"
-
-
-def _picture(times: Sequence[Verdict], tolerance_ln: float) -> list[str]:
-    """Return each time's change with its interval beside the band of the tolerance, worst first."""
-    known = [
-        (each, each.effect_ln, each.interval_ln)
-        for each in times
-        if each.effect_ln is not None and each.interval_ln is not None
-        if all(map(math.isfinite, (each.effect_ln, *each.interval_ln)))
-    ]
-    if not known:
-        return []
-    room = max(_LEAST_ROOM * tolerance_ln, *(abs(end) for _, _, interval in known for end in interval))
-    height = _LINE * (len(known) + 1)
-
-    def x(ln: float) -> str:
-        return f"{_NAMES + (_WIDTH - _NAMES) * (1 + ln / room) / 2:.1f}"
-
-    band = f'x="{x(-tolerance_ln)}" width="{float(x(tolerance_ln)) - float(x(-tolerance_ln)):.1f}"'
-    lines = [
-        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">',
-        "<title>change of each time with its 95 % interval; the band is the tolerance</title>",
-        f'<rect class="band" {band} y="0" height="{height}"/>',
-        f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="{height}" stroke-opacity=".4"/>',
-    ]
-    for number, (verdict, effect, interval) in enumerate(known, 1):
-        y = number * _LINE
-        name = html.escape(plain(verdict.pair))
-        said = f"{name}: {in_percent(effect)} ({in_percent(interval[0])} to {in_percent(interval[1])})"
-        lines += [
-            f'<g class="{verdict.outcome}"><title>{said}</title>',
-            f'<text x="0" y="{y}">{name}</text>',
-            f'<line x1="{x(interval[0])}" x2="{x(interval[1])}" y1="{y - 4}" y2="{y - 4}"/>',
-            f'<circle cx="{x(effect)}" cy="{y - 4}" r="3.5" fill="currentColor"/></g>',
-        ]
-    return [*lines, "</svg>"]

@@ -11,6 +11,7 @@ from fuseproof.verdicts.verdict import FAILED_STATUS, UNANSWERED_STATUS, Outcome
 if TYPE_CHECKING:
     from fuseproof.upgrade.environment import Examined
     from fuseproof.upgrade.parity_change import ParityChange
+    from fuseproof.upgrade.skipped import Skipped
 
 __all__ = ["PARITY_STATUS", "Upgrade"]
 
@@ -34,6 +35,7 @@ class Upgrade:
         tolerance_ln: the largest slow-down that is none, a logarithm.
         selection: what was asked for, in words.
         notes: what a reader must know besides, one sentence each: a pair that measured nothing, a budget that is over.
+        skipped: benchmarks that were asked for and skipped in both.
 
     """
 
@@ -48,6 +50,7 @@ class Upgrade:
     tolerance_ln: float
     selection: str
     notes: Sequence[str] = ()
+    skipped: Sequence[Skipped] = ()
 
     @property
     def status(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fuseproof.upgrade.parity_run import ABSENT, ENDLESS, WRONG, Case, ParityRun
+from fuseproof.upgrade.skipped import Skipped, by_reason, in_words
 
 __all__ = ["GROWTH", "CaseChange", "Growth", "ParityChange", "compare", "in_budgets"]
 
@@ -72,6 +73,7 @@ class ParityChange:
         defects_mended: known defects that only the old one shows.
         vanished: asked in the old one; absent or skipped in the new one.
         appeared: the other way round, and not wrong.
+        skipped: asked in neither.
         grown: errors that grew in their budgets, and of known defects; the greatest growth first.
         seconds: how long both took.
 
@@ -90,6 +92,7 @@ class ParityChange:
     defects_mended: tuple[CaseChange, ...] = ()
     vanished: tuple[CaseChange, ...] = ()
     appeared: tuple[CaseChange, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     grown: tuple[Growth, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
@@ -117,7 +120,9 @@ class ParityChange:
             (self.grown, "error grown", "errors grown"),
         )
         words = [f"{len(found)} {one if len(found) == 1 else many}" for found, one, many in counts if found]
-        return f"{', '.join(words) or 'unchanged'} in {self.compared} cases"
+        neither = sum(len(each.tests) for each in self.skipped)
+        skipped = f", {neither} skipped in both" if neither else ""
+        return f"{', '.join(words) or 'unchanged'} in {self.compared} cases{skipped}"
 
     @property
     def _worse(self) -> str:
@@ -142,11 +147,15 @@ def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityCha
     found: dict[str, list[CaseChange]] = {}
     grown: list[Growth] = []
     worsened: list[Growth] = []
+    skipped: dict[str, str] = {}
     compared = 0
     for test in sorted({*old.cases, *new.cases}):
         before, after = old.cases.get(test, ABSENT), new.cases.get(test, ABSENT)
         both = before.ran and after.ran
         compared += both
+        if not before.ran and not after.ran:
+            reasons = {arm: each.why for arm, each in (("old", before), ("new", after)) if each is not ABSENT}
+            skipped[test] = in_words(reasons, ("old", "new"))
         if (kind := _kind(before, after)) is not None:
             why = after.why or before.why
             found.setdefault(kind, []).append(CaseChange(test, before.outcome, after.outcome, why))
@@ -163,6 +172,7 @@ def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityCha
         compared,
         growth,
         **changes,  # the names are those of `_kind`
+        skipped=by_reason(skipped),
         grown=tuple(grown),
         worsened=tuple(worsened),
         seconds=old.seconds + new.seconds,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from textwrap import TextWrapper
 from typing import Any, Final
 
 from fuseproof.gate.present import aligned
@@ -14,7 +15,7 @@ from fuseproof.upgrade.html import to_html
 from fuseproof.upgrade.inventory import differences
 from fuseproof.upgrade.markdown import to_markdown
 from fuseproof.upgrade.outcome import Upgrade
-from fuseproof.upgrade.sections import sections
+from fuseproof.upgrade.sections import Section, sections
 from fuseproof.verdicts.verdict import Verdict
 
 __all__ = ["sentence", "terminal_lines", "to_html", "to_json", "to_markdown"]
@@ -22,6 +23,14 @@ __all__ = ["sentence", "terminal_lines", "to_html", "to_json", "to_markdown"]
 SCHEMA: Final = 1
 _SHOWN_ROWS = 20  # of a table on a terminal; a file has them all
 _WIDEST = 100  # characters of a cell there
+_LONGEST = 1000  # characters of the last one, over lines: what a check of ours says has some 700
+_BELOW = TextWrapper(
+    _WIDEST,
+    initial_indent="  ",
+    subsequent_indent="  ",
+    break_long_words=False,  # ids of tests are there to be copied
+    break_on_hyphens=False,
+)
 
 
 def terminal_lines(upgrade: Upgrade) -> list[str]:
@@ -32,11 +41,20 @@ def terminal_lines(upgrade: Upgrade) -> list[str]:
             continue
         lines += ["", section.title, *(f"  {line}" for line in section.lines)]
         if section.rows:
-            rows = [tuple(map(_short, row)) for row in (section.header, *section.rows[:_SHOWN_ROWS])]
-            lines += [f"  {line}" for line in (aligned(rows) if section.numbers else _to_the_left(rows))]
+            lines += [f"  {line}" for line in _table(section)]
         if (left := len(section.rows) - _SHOWN_ROWS) > 0:
             lines.append(f"  ... and {left} more")
     return lines
+
+
+def _table(section: Section) -> Iterator[str]:
+    """Yield its lines; a last cell that is too long, as what a failure says, stands whole below its row."""
+    rows = [section.header, *section.rows[:_SHOWN_ROWS]]
+    below = [cell if len(cell := row[-1]) > _WIDEST else "" for row in rows]
+    cells = [(*map(_short, row[:-1]), "" if long else row[-1]) for row, long in zip(rows, below, strict=True)]
+    for line, long in zip(aligned(cells) if section.numbers else _to_the_left(cells), below, strict=True):
+        yield line
+        yield from _BELOW.wrap(_short(long, _LONGEST))
 
 
 def _to_the_left(table: Sequence[Sequence[str]]) -> list[str]:
@@ -44,8 +62,8 @@ def _to_the_left(table: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
 
 
-def _short(cell: str) -> str:
-    return cell if len(cell) <= _WIDEST else f"{cell[: _WIDEST - 3]}..."
+def _short(cell: str, most: int = _WIDEST) -> str:
+    return cell if len(cell) <= most else f"{cell[: most - 3]}..."
 
 
 def to_json(upgrade: Upgrade) -> dict[str, Any]:
@@ -68,6 +86,7 @@ def to_json(upgrade: Upgrade) -> dict[str, Any]:
         if parity is None
         else {**dataclasses.asdict(parity), "sentence": parity.sentence, "status": parity.status},
         "verdicts": [_verdict(upgrade, each) for each in upgrade.verdicts],
+        "skipped": [dataclasses.asdict(each) for each in upgrade.skipped],
         "reported": [
             {"key": pair.key, "metric": pair.metric, "old": _strict(old), "new": _strict(new)}
             for pair, (old, new) in sorted(upgrade.durations.items())

@@ -10,6 +10,7 @@ from fuseproof.upgrade.environment import Examined
 from fuseproof.upgrade.inventory import differences, in_words
 from fuseproof.upgrade.outcome import Upgrade
 from fuseproof.upgrade.parity_change import ParityChange, in_budgets
+from fuseproof.upgrade.skipped import Skipped
 from fuseproof.verdicts.verdict import SUITE, Outcome, Reason, Verdict, in_percent
 
 __all__ = ["Section", "is_time", "plain", "sections"]
@@ -63,7 +64,8 @@ def sections(upgrade: Upgrade) -> list[Section]:
         )
     )
     failed = _failed([each for each in upgrade.verdicts if Reason.FAILED in each.reasons])
-    return [_course(upgrade), _environments(upgrade), *parity, *failed, exact, times, _everything(upgrade)]
+    skipped = _skipped("Benchmarks", upgrade.skipped)
+    return [_course(upgrade), _environments(upgrade), *parity, *failed, *skipped, exact, times, _everything(upgrade)]
 
 
 def _course(upgrade: Upgrade) -> Section:
@@ -129,7 +131,14 @@ def _parity(change: ParityChange) -> list[Section]:
             title = f"Parity: {title} grown more than {change.growth:g} times ({len(grown)})"
             header = ("case", "quantity", "old, in budgets", "new, in budgets", "times")
             found.append(_section(title, (), header, errors))
-    return found
+    return [*found, *_skipped("Parity:", change.skipped)]
+
+
+def _skipped(what: str, skipped: Sequence[Skipped]) -> list[Section]:
+    """Return the table of what was skipped in both, a row for each reason."""
+    rows = [(len(each.tests), each.tests[0], each.reason) for each in skipped]
+    title = f"{what} skipped in both ({sum(len(each.tests) for each in skipped)})"
+    return [_section(title, (), ("tests", "the first", "why"), rows)] if rows else []
 
 
 def _verdicts(title: str, upgrade: Upgrade, verdicts: Sequence[Verdict], same: str) -> Section:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuseproof.upgrade.bank import Trial
+from fuseproof.upgrade.bank import Trial, words_by_test
 from fuseproof.upgrade.comparison import middle
-from fuseproof.upgrade.failed import failures_by_test
+from fuseproof.upgrade.skipped import skipped_everywhere
 from fuseproof.verdicts.contest import Place, Standing, judge_contest
 from fuseproof.verdicts.exact import compare
 from fuseproof.verdicts.looks import LOOKS
@@ -138,7 +138,7 @@ def rank(trials: Sequence[Trial], names: Sequence[str], rules: Sequence[Rule], t
     exact = {rule.metric: rule for rule in rules if rule.kind in (Kind.MEMORY, Kind.EXACT)}
     rows = [_row(duel, metric, standings, exact.get(metric)) for duel in duels for metric in duel.values]
     tests = {key: test for document in documents for key, test in tests_by_key(document).items()}
-    failures = failures_by_test(trials)
+    failures = words_by_test(trials, "failed_tests")
     waited_for = {
         key
         for pair, standing in standings.items()
@@ -154,6 +154,7 @@ def rank(trials: Sequence[Trial], names: Sequence[str], rules: Sequence[Rule], t
         [
             *(f"{test} fails: {words}" for test, by_arm in sorted(failures.items()) for words in by_arm.values()),
             *(sentence for duel in duels for sentence in _sentences(duel)),
+            *map(str, skipped_everywhere(trials)),
         ],
     )
 

@@ -172,10 +172,17 @@ class Verdict:
         return f"{self.label}{' waived' if self.waived else ''} {self.pair}: {', '.join(numbers) or 'no numbers'}"
 
 
+# As far as a percentage says something, and as far as a factor does: what is beyond was hardly measured.
+_PERCENT_LN, _FACTOR_LN = math.log(10), math.log(1000)
+
+
 def in_percent(ratio_ln: float) -> str:
-    """Return a logarithm of a ratio as the percentage it stands for."""
-    percent = math.expm1(min(ratio_ln, 700.0)) * 100  # beyond that there is no float
-    return f"{percent:+.2f} %" if percent < 1e6 else f"{percent:+.0e} %"
+    """Return a logarithm of a ratio as the percentage it stands for; beyond ten times as a factor: `x 12`, `x 0.08`."""
+    if not abs(ratio_ln) > _PERCENT_LN:
+        return f"{math.expm1(ratio_ln) * 100:+.2f} %"
+    if abs(ratio_ln) > _FACTOR_LN:
+        return "> x 1000" if ratio_ln > 0 else "< x 0.001"
+    return f"x {math.exp(ratio_ln):.{0 if ratio_ln > 0 else 3}f}"
 
 
 @dataclass(frozen=True)

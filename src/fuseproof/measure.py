@@ -106,9 +106,7 @@ class Measurements:
 
     """
 
-    def __init__(
-        self, device: torch.device, plants: Mapping[str, float] | None = None, placement: str = ""
-    ) -> None:
+    def __init__(self, device: torch.device, plants: Mapping[str, float] | None = None, placement: str = "") -> None:
         self.device = device
         self.plants = plants or {}
         self.placement = placement

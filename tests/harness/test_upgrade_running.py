@@ -215,11 +215,14 @@ def test_all_tests_failed_or_skipped(child_of):
 
 
 def test_what_a_process_is_told(child_of, tmp_path):
-    """The tests, the options, one process, the repository; its GPU, besides the environment's own variables."""
+    """The tests, the options, one process, the repository, its GPU; of the pair's seed follow order and placement."""
     nothing = '{"failed": {}, "skipped": {}}'
-    child_of(f"{FAILED} '{nothing}'; echo \"$K $@\" > {tmp_path}/told; exit 1")
+    order = tmp_path / "order.json"
+    child_of(f"{FAILED} '{nothing}'; echo \"$K $@\" > {tmp_path}/told; cp $FUSEPROOF_CHILD {order}; exit 1")
     told = (tmp_path / "told").read_text().strip()
     assert f"gpu -m pytest {tmp_path}/tests --rootdir={tmp_path} -n0 -p no:cacheprovider" == told
+    seeds = json.loads(order.read_text())
+    assert (seeds["seed"], seeds["placement"]) == ("seed", "seed")
 
 
 UNMEASURED = {

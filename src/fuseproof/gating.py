@@ -164,7 +164,13 @@ class Gate:
                 notes.append("held for a second night, but this one is not saved: run with --benchmark-autosave")
             return True
         try:
-            ledger.mark(self.book.night, judged.marks, evidence=judged.evidence, unchanged=judged.unchanged)
+            ledger.mark(
+                self.book.night,
+                judged.marks,
+                evidence=judged.evidence,
+                unchanged=judged.unchanged,
+                planting=judged.planting,
+            )
         except HistoryError as error:
             notes.append(str(error))
             return False

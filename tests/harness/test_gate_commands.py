@@ -19,6 +19,7 @@ from fuseproof.gate import change_point
 from fuseproof.gate.ledger import Ledger
 from fuseproof.verdicts.night import NARROWED
 from fuseproof.verdicts.nightly import Evidence
+from fuseproof.verdicts.recorded import night_of
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair
 
 CASES = json.loads((Path(__file__).parent / "golden" / "nightly.json").read_text())["cases"]
@@ -171,15 +172,73 @@ def test_check_judges_copies_outside_the_history(book: Any, run: Run, tmp_path: 
     assert len([*copies.iterdir()]) == 24
 
 
-def test_check_leaves_the_plant_to_the_night_s_own_session(book: Any, run: Run) -> None:
-    """A night whose own session has ended with 21, since its plant was not seen, is not said to have had none."""
+@pytest.mark.parametrize("where", ["in_the_history", "copies"])
+@pytest.mark.parametrize(
+    ("planted_ln", "status", "said"), [(None, 0, "% seen, bound"), (0.0, 21, "+0.00 % seen"), (math.nan, 21, "nothing")]
+)
+def test_a_night_whose_plant_was_not_seen_is_no_answer_later_either(
+    book: Any, run: Run, tmp_path: Path, planted_ln: float | None, status: int, said: str, where: str
+) -> None:
+    """Its own session ended with 21: judged from its files, or from copies of them beside that history, it does too."""
     book.calm(8)
-    text = run("check", *files(book))[1]
+    live = book.gate("tonight", [book.run(day=20)], planted_ln=planted_ln)
+    paths = files(book)[-1:]
+    if where == "copies":
+        paths = [tmp_path / "artifact.json"]
+        paths[0].write_bytes(files(book)[-1].read_bytes())
+    found, text = run("check", *paths)
+    (control,) = [each for each in live.controls if each.name == "plant"]
 
-    assert "no slow-down was planted" not in text
-    assert "seen is not judged from files: only the night's own gated session says it" in text
-    assert text.splitlines()[-1].endswith("; plants are not judged from files")
-    assert "; plants are not judged from files" in json.loads(run("check", *files(book), "--json")[1])["summary"]
+    assert (status, found) == (live.status(), status)
+    assert control.detail in text
+    assert said in control.detail
+    assert ("control failed: plant" in text.splitlines()[-1]) == (status == 21)
+    assert "not on record" not in text
+
+
+def test_a_session_that_ended_before_its_controls_is_no_answer(book: Any, run: Run) -> None:
+    """Ctrl-C before the plant: no PASS of that night rests on a gate that was awake."""
+    book.calm(8)
+    book.save("tonight", document := book.run(day=20))
+    book.remember("tonight", book.session("tonight", [document]))
+    status, text = run("check", files(book)[-1])
+
+    assert (status, "nothing seen" in text) == (21, True)
+
+
+def test_processes_of_a_night_that_disagreed_are_no_answer_later_either(book: Any, run: Run) -> None:
+    """Two processes ran as controls after one that screened without a suspect; they are judged again."""
+    book.calm(8)
+    book.save("tonight", document := book.run(day=20))
+    session = book.session("tonight", [document])
+    assert session.plan() is None
+    for percent in ((1.0, -1.0) * 6, (-1.0, 1.0) * 6):
+        session.add(night_of("control", [book.run(percent)]).screening[0])
+    session.add_planted(session.plant.size_ln)
+    book.remember("tonight", session)
+    status, text = run("check", *files(book))
+    (control,) = [each.detail for each in session.controls if each.name.startswith("same arm")]
+
+    assert (session.status(), status) == (21, 21)
+    assert f"control failed: same arm device_time_ns: {control}" in text
+
+
+@pytest.mark.parametrize("left", ["nothing", "verdicts_of_an_older_fuseproof"])
+def test_controls_that_nobody_has_left_are_said_and_not_red(book: Any, run: Run, left: str) -> None:
+    """A calibration has none, and verdicts of schema 1 do not hold what was seen of a planted slow-down."""
+    book.calm(8)
+    if left != "nothing":
+        book.gate("tonight", [book.run(day=20)])
+        (path,) = (book.folder / "verdicts").iterdir()
+        document = json.loads(path.read_text())
+        del document["plant"]
+        path.write_text(json.dumps(document | {"fuseproof": document["fuseproof"] | {"schema": 1}}))
+    status, text = run("check", *files(book))
+
+    assert status == 0
+    assert "plant: not on record" in text
+    assert text.splitlines()[-1].endswith("; controls: not on record")
+    assert "; controls: not on record" in json.loads(run("check", *files(book), "--json")[1])["summary"]
 
 
 def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -> None:

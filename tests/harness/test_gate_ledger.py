@@ -196,12 +196,18 @@ FAULTS: dict[str, Callable[[bytes], bytes]] = {
     "no-object": lambda _: b"[]",
     "unknown-verdict": lambda data: data.replace(b"INCONCLUSIVE", b"FINE"),
     "unknown-reason": lambda data: data.replace(b"HELD", b"BORED"),
-    "newer-schema": lambda data: data.replace(b'"schema":1', b'"schema":2'),
+    "newer-schema": lambda data: data.replace(b'"schema":2', b'"schema":3'),
     "other-machine": lambda data: data.replace(b"h200-sxm", b"a100-sxm"),
     "unknown-key": lambda data: data.replace(b'"trusted"', b'"mistrusted"'),
     "one-key-more": lambda data: data.replace(b'"trusted"', b'"more":[],"trusted"'),
     "no-keys": lambda data: data.replace(b'"op/mine/fp32/00"', b"7"),
     "nan": lambda data: data.replace(b'"confirming":[', b'"confirming":[{"k":{"m":NaN}},'),
+    "no-plant": lambda data: re.sub(rb',"plant":{.*?}', b"", data),
+    "plant-of-no-size": lambda data: re.sub(rb'"size_ratio":[0-9.]+', b'"size_ratio":0', data),
+    "plant-seen-as-text": lambda data: re.sub(rb'"seen_ratios":\[', b'"seen_ratios":["",', data),
+    "plant-nowhere": lambda data: re.sub(rb'"plant":{"key":"[^"]*"', b'"plant":{"key":""', data),
+    "no-plant-object": lambda data: re.sub(rb'"plant":{.*?}', b'"plant":[]', data),
+    "more-pairs-than-processes": lambda data: data.replace(b'"trusted":[]', b'"trusted":[' + b"{}," * 99 + b"{}]"),
 }
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from fuseproof.gate.ledger import Ledger
-from fuseproof.gate.records import Recall
+from fuseproof.gate.records import NightRecord, Recall
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import VERDICTS, History, Run
 from fuseproof.run_file import RunFile
 from fuseproof.storage import HistoryError
-from fuseproof.verdicts.night import Night, is_part
+from fuseproof.verdicts.night import Night, Values, is_part
 from fuseproof.verdicts.recorded import night_of
 from fuseproof.verdicts.verdict import Waiver
 
@@ -34,8 +36,8 @@ def checked(
 ) -> GateSession:
     """Return the newest night among the files, judged by the others among them; by the history where there is none.
 
-    Its first processes screen, as many as the settings say; the others confirm, unless the night has confirming
-    processes of its own beside its runs.
+    Its first processes screen, as many as the settings say, and the others confirm. Of a night that its own session has
+    judged all screen, what it left confirms, and what its controls have seen is judged again by the same functions.
 
     Args:
         paths: run files.
@@ -66,17 +68,18 @@ def checked(
     tonight = night_of(name, [run.document for run in newest])
     if whole_suite and tonight.selection != "full":
         tonight = replace(tonight, selection="")
-    if name in known:
-        tonight = replace(tonight, confirming=known[name].confirming, trusted=known[name].trusted)
-    screening, spare = tonight.screening[: settings.replicates], tonight.screening[settings.replicates :]
-    confirming = list(zip(tonight.confirming, tonight.trusted, strict=False)) if tonight.trusted else []
-    alone = [] if confirming else [*tonight.confirming, *spare]
+    said = _said(name, ledgers, Ledger(history, machine))
+    recorded = list(zip_longest(said.evidence.tonight, said.evidence.trusted)) if said is not None else []
+    paired = any(trusted is not None for _, trusted in recorded)
+    # A session that has judged its night screened with all of its processes: those that confirm are no runs.
+    screened = settings.replicates if said is None else len(tonight.screening)
+    screening, spare = tonight.screening[:screened], tonight.screening[screened:]
     session = GateSession(
         settings,
         waivers,
         past,
-        replace(tonight, screening=screening, confirming=(), trusted=()),
-        paired=bool(confirming),
+        replace(tonight, screening=screening),
+        paired=paired,
         full_selection=not is_part(tonight.selection),
         today=today,
         selection=tonight.selection,
@@ -86,14 +89,30 @@ def checked(
             tuple(sentence for recall in recalls for sentence in recall.lost),
             tuple(count for recall in recalls for count in recall.unchanged),
         ),
+        planting=said.planting if said is not None else None,
     )
-    for pair in confirming:
-        if session.plan():
-            session.add(*pair)
-    for values in alone:
+    suspects = {pair.key for pair in session.screening.suspects}
+    for own, trusted in recorded:
+        # What the night ran as a control confirms nothing here either.
+        left_out = set() if session.plan() and (trusted is not None or not paired) else suspects
+        session.add(_without(own, left_out), trusted and _without(trusted, left_out))
+    for values in spare:
         if session.plan():
             session.add(values)
     return session
+
+
+def _said(name: str, ledgers: Iterable[Ledger], own: Ledger) -> NightRecord | None:
+    """Return what the night's own session has left beside the files or, of copies, in the history; None for nothing."""
+    for ledger in ledgers:
+        with suppress(HistoryError):  # named among what the history has lost, which answers nothing
+            if (said := ledger.said(name)) is not None:
+                return said
+    return own.said(name)
+
+
+def _without(values: Values, keys: Collection[str]) -> Values:
+    return {pair: value for pair, value in values.items() if pair.key not in keys}
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, HistoryError]]:

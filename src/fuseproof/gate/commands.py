@@ -42,8 +42,10 @@ def add_check(commands: Any) -> None:
         help="judge the newest night of some run files, from the files alone",
         description="Judge the newest night of the files given by the other nights among them or, if all are of one "
         "night, by the history. Its first processes screen, as many as `replicates` says; further ones confirm. "
-        "Nothing is run and nothing is written. Whether a planted slow-down was seen is not judged from files: a night "
-        "whose own session ended with 21 for that can be 0 here.",
+        "Of a night that its own session has judged all screen, and what that session left confirms. "
+        "Nothing is run and nothing is written. The controls of the night's own session (a planted slow-down, "
+        "processes of one arm) are judged again by what it left with its verdicts, beside the runs or in the history; "
+        "of a night that left nothing that is said.",
         epilog=_STATUSES,
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a run of bench_history, or a copy of one")

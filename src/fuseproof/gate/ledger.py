@@ -12,7 +12,7 @@ from fuseproof.gate.sheet import Row, Sheet
 from fuseproof.history import VERDICTS, History
 from fuseproof.index import Index, opened
 from fuseproof.storage import shown
-from fuseproof.verdicts.controls import Unchanged
+from fuseproof.verdicts.controls import Planting, Unchanged
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.recorded import assembled, night_of
@@ -77,6 +77,17 @@ class Ledger:
         """Return a night of run documents, without marks."""
         return night_of(name, documents)
 
+    def said(self, night: str) -> NightRecord | None:
+        """Return what a night's own session said of it and saw; None where no file says it.
+
+        Raises:
+            HistoryError: a file of verdicts on this night cannot be read.
+
+        """
+        files = [file for file in self.history.records(self.machine) if file.night == night]
+        judged = [document for document in map(self.history.load_record, files) if "verdicts" in document]
+        return NightRecord.read(judged) if judged else None
+
     def mark(
         self,
         night: str,
@@ -84,6 +95,7 @@ class Ledger:
         *,
         evidence: Evidence | None = None,
         unchanged: Unchanged | None = None,
+        planting: Planting | None = None,
     ) -> None:
         """Remember what was said of a night.
 
@@ -91,7 +103,7 @@ class Ledger:
             HistoryError: it cannot be written; the message says why and what to do.
 
         """
-        record = NightRecord(marks, evidence or Evidence(), unchanged)
+        record = NightRecord(marks, evidence or Evidence(), unchanged, planting or Planting())
         self.history.save_record(self.machine, record.document(), night)
         self._loaded.clear()
 

@@ -24,10 +24,11 @@ _IF_NOISE = (
     "if noise is the cause: on a CPU set OMP_NUM_THREADS=1 and calibrate anew, in a new history; "
     "else docs/verdicts.md, section 8"
 )
-_UNPLANTED = {
-    False: "no slow-down was planted",
-    True: "whether a planted slow-down was seen is not judged from files: only the night's own gated session says it",
-}
+_UNPLANTED = "no slow-down was planted"
+_UNRECORDED = (
+    "plant: not on record, so whether the night's gate was awake is not known: a gated session leaves it with its "
+    "verdicts, beside its runs"
+)
 _QUIET_ROWS = 10  # a new machine has hundreds of them, and the table is for what wants attention
 
 
@@ -47,7 +48,11 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     lines += [f"... and {count} lines more of {outcome}" for outcome, count in left_out.items()]
     lines += [f"control failed: {each.name}: {each.detail}" for each in session.controls if not each.passed]
     awake = [f"{each.name}: {each.detail}" for each in session.controls if each.passed]
-    asleep = [_UNPLANTED[session.from_files]] if session.plant is not None and not session.planted else []
+    asleep = []
+    if session.planting is None:
+        asleep = [_UNRECORDED]
+    elif session.plant is not None and not session.planted and not session.from_files:
+        asleep = [_UNPLANTED]
     lines += [f"controls: {'; '.join([*awake, *asleep])}"] if awake or asleep else []
     lines += [f"set aside: {sentence}" for sentence in (*session.recall.set_aside, *session.screening.set_aside)]
     if session.full_selection and not is_share(session.selection):
@@ -74,7 +79,7 @@ def summary_line(session: GateSession) -> str:
     if aside := len(session.recall.set_aside) + len(session.screening.set_aside):
         parts.append(f"{aside} set aside")
     parts += _failed_controls(session)
-    parts += ["plants are not judged from files"] * session.from_files
+    parts += ["controls: not on record"] * (session.planting is None)
     if session.settings.mode == "warn":
         parts.append('mode "warn": the status stays 0')
     return "gate: " + "; ".join(parts)

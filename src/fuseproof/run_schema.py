@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
+from typing import Any
 
 SCHEMA = 1
 """The version of the document's layout that this fuseproof writes, and the only one that it reads."""
@@ -28,6 +29,7 @@ _BLOCK_OPTIONS = {
     "cpu_model": str,
     "power_limit_w": float | int | None,
     "software": dict,
+    "settings": dict,
     "vouches": str,
 }
 _RECORD_OPTIONS = {"invalid": list, "gpu": dict | None, "kernels_hash": str}
@@ -48,6 +50,22 @@ class Fault:
 
     what: str
     mend: str = "restore the file from a good copy or delete it"
+
+
+def cpu_threads(block: Mapping[str, Any]) -> int | None:
+    """Return torch's threads where the CPU itself was measured, by a run's `fuseproof` block; None on a GPU.
+
+    There each number of them has times of its own. Beside a GPU they move host times alone, and little: those are
+    reported, and gated only where somebody asks for it.
+    """
+    threads = block.get("settings", {}).get("threads")
+    return threads if str(block.get("machine")).startswith("cpu-") else None
+
+
+def measured_on(block: Mapping[str, Any]) -> str:
+    """Return what of the host takes part in a run's numbers, in words, by its `fuseproof` block."""
+    threads = cpu_threads(block)
+    return str(block.get("cpu_model", "")) + (f", {threads} threads" if threads is not None else "")
 
 
 def find_fault(document: object, machine: str, night: str) -> Fault | None:
@@ -100,6 +118,9 @@ def block_faults(block: object, machine: str, night: str, known: int) -> Iterato
         what = f"fuseproof.night is {shown(block.get('night'))}, but the file's name says {shown(night)}"
         yield Fault(what, "give the file its name back")
     yield from _option_faults(block, _BLOCK_OPTIONS, "fuseproof.")
+    threads = block.get("settings", {}).get("threads", 1)
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        yield Fault(f"fuseproof.settings.threads is {shown(threads)}, not a number of threads")
 
 
 def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:

@@ -348,6 +348,16 @@ def test_numbers_that_mean_something_else_are_not_compared(project: Project, now
     assert "(NOW)" not in project.run("--benchmark-compare", "--fuseproof-gate=off")
 
 
+def test_times_on_a_cpu_compare_only_within_one_number_of_threads(project: Project) -> None:
+    """A kernel is as much faster as it has threads, and nobody has improved it."""
+    project.run("--benchmark-autosave")
+    document = project.document()
+    assert document["fuseproof"]["settings"]["threads"] == 1
+    document["fuseproof"]["settings"]["threads"] = 2
+    project.files[0].write_text(json.dumps(document))
+    assert "test_add (NOW)" not in project.run("--benchmark-compare", "--fuseproof-gate=off")
+
+
 def test_iteration_times_compare_only_within_one_cpu_model(project: Project) -> None:
     """The host takes part in an iteration's time, not in a kernel's: only the latter outlives another CPU."""
     project.write(test_two=LADDER)

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 from fuseproof.run_schema import cpu_threads, measured_on
 
-__all__ = ["ACCEPTED", "Digest", "RunWord", "digest_record", "digest_run", "read_word"]
+__all__ = ["ACCEPTED", "WITHDRAWN", "Digest", "RunWord", "digest_record", "digest_run", "read_word"]
 
 ACCEPTED = "accepted"
 """The word in the place of a verdict for a pair whose level somebody has accepted."""
+
+WITHDRAWN = "withdrawn"
+"""The word in the place of a verdict for a pair whose accepted level is so no longer."""
 
 _BLOCK_PARTS = ("machine", "cpu_model", "power_limit_w", "software", "gated", "selection", "brought")
 _RECORD_PARTS = ("confirming", "trusted", "unchanged", "reason", "who")
@@ -106,10 +109,10 @@ def digest_run(document: Mapping[str, Any]) -> Digest:
 
 
 def digest_record(document: Mapping[str, Any]) -> Digest:
-    """Return the digest of sound verdicts: by turns [key, metric] and [outcome, reasons, since] or `ACCEPTED`."""
+    """Return the digest of sound verdicts: [key, metric], [outcome, reasons, since] or a word for it, ..."""
     words: list[str] = []
     groups = [(_word([g["outcome"], g["reasons"], g["since"]]), g["pairs"]) for g in document.get("verdicts", [])]
-    groups += [(_word(ACCEPTED), document["accepted"])] if "accepted" in document else []
+    groups += [(_word(word), document[word]) for word in (ACCEPTED, WITHDRAWN) if word in document]
     for said, pairs in groups:
         for metric, keys in pairs.items():
             for key in keys:

@@ -105,7 +105,7 @@ class History:
         Without a run's name it counts as written when pytest-benchmark says that it ran.
         """
         document = read_document(path)
-        if isinstance(document, dict) and {"verdicts", "accepted"} & document.keys():
+        if isinstance(document, dict) and {"verdicts", "accepted", "withdrawn"} & document.keys():
             raise HistoryError(f"{shown(path)}: holds verdicts, not a run; give the files of runs")
         block = document.get("fuseproof") if isinstance(document, dict) else None
         machine, night = (str(block.get(name)) if isinstance(block, dict) else "" for name in ("machine", "night"))

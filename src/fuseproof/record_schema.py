@@ -17,7 +17,9 @@ RECORD_SCHEMA = 2
 
 _JUDGED_KEYS = {"fuseproof", "verdicts", "confirming", "trusted", "unchanged", "plant"}
 _ACCEPTED_KEYS = {"fuseproof", "accepted", "reason", "who"}
+_WITHDRAWN_KEYS = {"fuseproof", "withdrawn", "reason", "who"}
 _GROUP_KEYS = {"outcome", "reasons", "since", "pairs"}
+_SAID_BY_HAND = {"accepted": _ACCEPTED_KEYS, "withdrawn": _WITHDRAWN_KEYS}
 _PLANT_KEYS = {"key", "metric", "size_ratio", "block_ratio", "seen_ratios"}
 
 
@@ -35,14 +37,14 @@ def _faults(document: object, machine: str, night: str) -> Iterator[Fault]:
         yield Fault(f"the document is {shown(document)}, not an object")
         return
     yield from block_faults(document.get("fuseproof"), machine, night, RECORD_SCHEMA)
-    keys = _ACCEPTED_KEYS if "accepted" in document else _JUDGED_KEYS
+    keys = next((said for name, said in _SAID_BY_HAND.items() if name in document), _JUDGED_KEYS)
     if document["fuseproof"]["schema"] == 1:
         keys = keys - {"plant"}
     for name in document.keys() ^ keys - ({"unchanged"} - document.keys()):
         yield Fault(f"{name} is {'missing' if name in keys else 'no key of a verdicts document'}")
     yield from leaf_faults(document)
-    if "accepted" in document:
-        yield from _pairs_faults(document["accepted"], "accepted")
+    for said in _SAID_BY_HAND.keys() & document.keys():
+        yield from _pairs_faults(document[said], said)
         for name in ("reason", "who"):
             if not isinstance(document[name], str) or not document[name]:
                 yield Fault(f"{name} is {shown(document[name])}, not a text")

@@ -495,6 +495,86 @@ def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> Non
     assert after.status() == 0
 
 
+SLOW = (3.0, *FLAT[1:])
+
+
+def accepted_too_early(book: Any, nights: int) -> None:
+    """Write a regressed level, and accept it; then nights of that level, which are judged by it."""
+    book.calm(8)
+    for number in range(2):
+        book.gate(f"g{number}", [book.run(SLOW, day=10 + number)] * 3)
+    book.ledger.accept("g1", [book.pair(0)], "why", "kim")
+    for number in range(nights):
+        book.gate(f"h{number}", [book.run(SLOW, day=15 + number)] * 3)
+
+
+@pytest.mark.parametrize("nights", [0, 2])
+def test_a_withdrawn_acceptance_judges_as_before_it(book: Any, run: Run, nights: int) -> None:
+    """The level is REGRESSED again, as on the night that was accepted, and what was judged by it is no baseline."""
+    accepted_too_early(book, nights)
+    with_it = book.session("tonight", [book.run(SLOW, day=30)] * 3)
+    assert book.labels(with_it) == {}
+    status, text = run("accept", "*/00", "--withdraw", "--reason", "too early", "--who", "kim")
+    after = book.gate("tonight", [book.run(SLOW, day=30)] * 3)
+    (verdict,) = [each for each in after.verdicts if each.outcome is Outcome.REGRESSED]
+    since = [
+        f"judged by that level, so no baseline: night 2026-01-{16 + number} (h{number})" for number in range(nights)
+    ]
+
+    assert [f"no longer accepted with night 2026-01-12 (g1): {book.pair(0)}", *since] == text.splitlines()
+    assert (0, (book.pair(0), "g0", 8)) == (status, (verdict.pair, verdict.since, verdict.nights))
+    still = book.gate("mended", [book.run(day=31)] * 3)
+    assert (book.labels(still), still.status()) == ({}, 0)
+
+
+def test_what_was_judged_before_an_acceptance_stays_a_baseline(book: Any, run: Run) -> None:
+    """An older night was accepted by mistake: the nights since have not been judged by it."""
+    book.calm(4)
+    for number in range(4):
+        book.gate(f"g{number}", [book.run(day=10 + number)] * 3)
+    before = book.session("tonight", [book.run(day=30)] * 3).verdicts
+    book.ledger.accept("n1", [book.pair(0)], "why", "kim")
+    assert before != book.session("tonight", [book.run(day=30)] * 3).verdicts
+    text = run("accept", "*", "--withdraw", "--reason", "the wrong night", "--json")[1]
+
+    assert {"n1": {"device_time_ns": [book.key(0)]}} == json.loads(text)["withdrawn"]
+    assert json.loads(text)["no_baseline"] == {}
+    assert before == book.session("tonight", [book.run(day=30)] * 3).verdicts
+
+
+def test_a_withdrawn_level_can_be_accepted_again(book: Any, run: Run) -> None:
+    """Of what was said by hand of one night the last holds; what is retired and withdrawn is MISSING again."""
+    accepted_too_early(book, 0)
+    run("accept", "*/00", "--withdraw", "--reason", "too early")
+    run("accept", "*/00", "--reason", "in time")
+    assert book.labels(book.session("tonight", [book.run(SLOW, day=30)] * 3)) == {}
+
+    for arguments, said in ((["--reason", "gone"], {}), (["--withdraw", "--reason", "not gone"], {"MISSING"})):
+        book.gate(f"part{len(said)}", [book.run(SLOW[:11], day=30)] * 3)
+        run("accept", "*/11", *arguments)
+        assert set(said) == set(book.labels(book.session("whole", [book.run(SLOW[:11], day=31)] * 3)).values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["zzz"], "no benchmark whose level is accepted has the key 'zzz'; known: op/mine/fp32/00"),
+        (["*/03"], "no benchmark whose level is accepted has the key '*/03'; known: op/mine/fp32/00"),
+        (["*", "--night", "n3"], "no level with night 'n3' is accepted, so there is none to withdraw"),
+        (["*", "--metric", "launches"], "these benchmarks have no metric 'launches'"),
+    ],
+)
+def test_withdraw_refuses_what_is_not_accepted(book: Any, run: Run, arguments: list[str], said: str) -> None:
+    """One sentence, and nothing is written."""
+    accepted_too_early(book, 0)
+    records = book.history.records(book.machine)
+    status, text = run("accept", *arguments, "--withdraw", "--reason", "why")
+
+    assert (status, len(text.splitlines())) == (21, 1)
+    assert said in text
+    assert records == book.history.records(book.machine)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -80,15 +80,20 @@ def add_accept(commands: Any, this_machine: Callable[[], str | None]) -> None:
         "accept",
         help="accept a night's level as the new baseline",
         description="Say that a changed level is wanted. The newest night becomes the first of a new baseline for "
-        "these benchmarks; a benchmark that this night does not have is retired, and no longer MISSING.",
+        "these benchmarks; a benchmark that this night does not have is retired, and no longer MISSING. --withdraw "
+        "takes the newest acceptance of these benchmarks back: they are judged as before it, and nights that were "
+        "judged by it are no baseline for them.",
     )
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a benchmark's key, or a pattern such as 'adam_step/*'")
-    parser.add_argument("--reason", required=True, help="why this level is wanted; it is kept")
+    parser.add_argument("--withdraw", action="store_true", help="take an acceptance back")
+    parser.add_argument("--reason", required=True, help="why this level is wanted, or no longer; it is kept")
     parser.add_argument("--metric", help="only this metric; else all of the benchmark")
     parser.add_argument("--night", help="a night by its name; else the newest")
     parser.add_argument("--who", help="who accepts; else the name of the user")
     _add_machine(parser)
-    _add_places(parser, "print one JSON object: night, accepted, retired, reason, who, notes")
+    _add_places(
+        parser, "print one JSON object: night, accepted, retired, reason, who, notes; or withdrawn, no_baseline"
+    )
     parser.set_defaults(run=_explained(_accept), this_machine=this_machine)
 
 
@@ -207,12 +212,13 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _accept(arguments: argparse.Namespace) -> int:
-    from fuseproof.gate.keys import accept
+    from fuseproof.gate.keys import accept, withdraw
 
     history = _history(arguments)
     machine = _machine(arguments, history)
     who = arguments.who or _user()
-    done = accept(history, machine, arguments.keys, arguments.metric, arguments.night, reason=arguments.reason, who=who)
+    do = withdraw if arguments.withdraw else accept
+    done = do(history, machine, arguments.keys, arguments.metric, arguments.night, reason=arguments.reason, who=who)
     print(json.dumps(done.document()) if arguments.json else "\n".join(done.lines()))
     return 0
 

@@ -16,7 +16,7 @@ from fuseproof.verdicts.controls import Planting, Unchanged
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.recorded import assembled, night_of
-from fuseproof.verdicts.verdict import Mark, Pair
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
 __all__ = ["Ledger"]
 
@@ -111,6 +111,25 @@ class Ledger:
         """Remember that a night's level of these pairs is wanted; raises HistoryError as `mark` does."""
         document = {"accepted": by_metric(pairs), "reason": reason, "who": who}
         self.history.save_record(self.machine, document, night)
+        self._loaded.clear()
+
+    def withdraw(
+        self, nights: Mapping[str, Iterable[Pair]], since: Mapping[str, Iterable[Pair]], reason: str, who: str
+    ) -> None:
+        """Remember that levels are no longer wanted; raises HistoryError as `mark` does.
+
+        Args:
+            nights: by name, the pairs whose level was accepted with them.
+            since: by name, the pairs that later nights have measured: they were judged by that level, so they are
+                INVALID from now on.
+            reason, who: for whoever asks later.
+
+        """
+        for night, pairs in since.items():  # first: whoever is killed in between can do it again
+            self.mark(night, dict.fromkeys(pairs, Mark(Outcome.INVALID, (Reason.WITHDRAWN,))))
+        for night, pairs in nights.items():
+            document = {"withdrawn": by_metric(pairs), "reason": reason, "who": who}
+            self.history.save_record(self.machine, document, night)
         self._loaded.clear()
 
     def _load(self, before: str | None, whole: Callable[[str], bool] | None = None) -> tuple[list[Night], Recall]:

@@ -41,13 +41,17 @@ class NightRecord:
 
     @classmethod
     def read(cls, documents: Sequence[Mapping[str, Any]]) -> NightRecord:
-        """Return what documents of verdicts on one night say, oldest first: the later mark and plant hold."""
+        """Return what documents of verdicts on one night say, oldest first; the later mark and plant hold.
+
+        Whoever withdraws an accepted level marks nights later, without a plant: the session's own stays.
+        """
         groups = [group for document in documents for group in document["verdicts"]]
         marks = {pair: mark_of_group(group) for group in groups for pair in pairs_of(group["pairs"])}
         arms = (tuple(_pairs(process) for each in documents for process in each[arm]) for arm in _ARMS)
-        last = documents[-1]
-        unchanged = Unchanged(**last["unchanged"]) if "unchanged" in last else None
-        return cls(marks, Evidence(*arms), unchanged, _planting(last["plant"]) if "plant" in last else None)
+        counted = [Unchanged(**each["unchanged"]) for each in documents if "unchanged" in each]
+        plants = [each["plant"] for each in documents if "plant" in each]
+        plant = next((each for each in reversed(plants) if each is not None), None)
+        return cls(marks, Evidence(*arms), counted[-1] if counted else None, _planting(plant) if plants else None)
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON holds it."""

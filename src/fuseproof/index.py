@@ -63,10 +63,10 @@ class Index:
             raise sqlite3.DatabaseError("words are missing")  # they are numbered from 1 and never removed
 
     def copies(self, names: Sequence[str]) -> dict[str, str]:
-        """Return which of a night's files hold what an earlier one of them holds, by name: the earlier one's.
+        """Return which files hold what an earlier one of them holds, by name: the earlier one's.
 
-        A copy under another name is no second process. A process says when it ended to the microsecond, so no two of
-        them are equal.
+        A copy under another name, or in another night, is no second process. A process says when it ended to the
+        microsecond, so no two of them are equal.
         """
         first: dict[int, str] = {}
         found = {}

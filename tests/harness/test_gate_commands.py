@@ -25,6 +25,7 @@ from fuseproof.verdicts.verdict import Mark, Outcome, Pair
 CASES = json.loads((Path(__file__).parent / "golden" / "nightly.json").read_text())["cases"]
 PATTERN = (-1.3, -0.7, -0.4, -0.1, 0.1, 0.4, 0.7, 1.3)
 FLAT = (0.0,) * 12
+SLOW = (3.0, *FLAT[1:])
 PYPROJECT = """
 [tool.fuseproof]
 [tool.fuseproof.gate]
@@ -259,6 +260,66 @@ def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -
     assert once == run("check", *paths, *copies.glob("*/*.json"))
 
 
+def test_a_copy_in_another_night_is_no_night(book: Any, run: Run) -> None:
+    """An edited copy of a calm run under the newest name would say PASS of a regression."""
+    book.calm(8)
+    book.save("slow", *[book.run(SLOW, day=9)] * 6)
+    once = run("check", *files(book))
+    stolen = json.loads(files(book)[0].read_text())
+    stolen["fuseproof"]["night"] = "zzz"
+    copy = files(book)[-1].with_name(files(book)[-1].name.replace("_slow_", "_zzz_"))
+    copy.write_text(json.dumps(stolen))
+    status, text = run("check", *files(book)[:-1], copy)
+
+    assert (once[0], "HELD" if "HELD" in once[1] else "") == (21, "HELD")
+    assert (status, "HELD" in text) == (21, True)
+    assert f"{copy}: is a copy of {files(book)[0]} in another night; delete it" in text
+
+
+def test_check_says_that_a_night_is_dated_ahead(book: Any, run: Run) -> None:
+    """It counts as the newest, and the night that was meant is among those that it is judged by."""
+    book.calm(3)
+    ahead = files(book)[0].with_name(files(book)[0].name.replace(files(book)[0].name.split("_")[1], "29991231T000000Z"))
+    files(book)[0].rename(ahead)
+
+    assert f"1 run(s) are dated ahead of this machine's clock, the last {ahead.name}" in run("check", *files(book))[1]
+
+
+def test_a_history_that_leads_to_itself(book: Any, run: Run, tmp_path: Path) -> None:
+    """A link in a circle where the history should be: files elsewhere are judged by each other all the same."""
+    book.calm(2)
+    paths = files(book)
+    book.root.rename(tmp_path / "away")
+    book.root.symlink_to(book.root.name)
+    moved = [tmp_path / "away" / book.machine / path.name for path in paths]
+
+    status, text = run("check", *moved)
+    assert (status, len(text.splitlines())) == (21, 1)
+    assert "cannot be listed (Too many levels of symbolic links)" in text
+
+
+def test_times_that_no_ratio_can_hold(book: Any, run: Run) -> None:
+    """From the smallest number to the greatest: the level changes by more than a float, and the table says so."""
+    for number, value in enumerate((5e-324, 1.7e308, 5e-324)):
+        book.save(f"n{number}", book.document({"op/a": {"device_time_ns": value}}, day=number))
+    status, text = run("show", "op/a")
+
+    assert (status, len(text.splitlines())) == (0, 5)
+    assert "-100.00 %" in text
+
+
+def test_a_character_that_the_terminal_lacks_is_a_number(book: Any) -> None:
+    """A key in Greek on a terminal of ASCII."""
+    book.save("n0", book.document({"op/\u03bc": {"device_time_ns": 1e5}}))
+    book.root.parent.joinpath("pyproject.toml").write_text(PYPROJECT)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "fuseproof", "show", "*"]
+    ran = subprocess.run(command, cwd=book.root.parent, env=environ, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert r"op/\u03bc" in ran.stdout
+
+
 def test_check_remembers_verdicts(book: Any, run: Run) -> None:
     """A regressed night among the files is no baseline here either."""
     book.calm(8)
@@ -484,6 +545,17 @@ def test_accept_says_that_the_newest_night_may_not_be(book: Any, run: Run) -> No
     assert "dated ahead" in json.loads(run(*arguments, "--json")[1])["notes"][0]
 
 
+def test_accept_says_that_a_newer_night_cannot_be_read(book: Any, run: Run) -> None:
+    """The newest night that can be read is not the one that was meant: whoever accepts is told, and can withdraw."""
+    book.calm(2)
+    (path,) = (file.path for file in book.save("spoilt", book.run()))
+    path.write_bytes(path.read_bytes()[:300])
+    text = run("accept", "*/00", "--reason", "why", "--who", "kim")[1]
+
+    assert "accepted with night 2026-01-02 (n1)" in text
+    assert f"set aside: bench_history/h200-sxm/{path.name}: is not JSON, or cut short" in text
+
+
 def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> None:
     """A benchmark that was removed on purpose is no longer MISSING."""
     book.calm(8)
@@ -493,9 +565,6 @@ def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> Non
 
     assert ({}, {"device_time_ns": [book.key(11)]}) == (json.loads(text)["accepted"], json.loads(text)["retired"])
     assert after.status() == 0
-
-
-SLOW = (3.0, *FLAT[1:])
 
 
 def accepted_too_early(book: Any, nights: int) -> None:

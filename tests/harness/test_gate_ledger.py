@@ -313,7 +313,8 @@ def test_two_writers_at_once_lose_nothing(book: Any) -> None:
         ledger = Ledger(history, {book.machine!r})
         for number in range(10):
             night = f"{{sys.argv[1]}}{{number}}"
-            history.save({book.machine!r}, document, night)
+            ended = f"2026-01-01T00:{{ord(sys.argv[1]) - 97:02d}}:{{number:02d}}+00:00"  # no two processes end at once
+            history.save({book.machine!r}, document | {{"datetime": ended}}, night)
             ledger.mark(night, {{Pair("op/mine/fp32/00", "device_time_ns"): Mark(Outcome.PASS)}})
             assert night in [each.name for each in ledger.nights()]
     """
@@ -572,6 +573,24 @@ def test_old_nights_are_left_out(book: Any) -> None:
 
     assert [f"n{number}" for number in (*range(20), *range(40, 60))] == names
     shutil.rmtree(book.folder / VERDICTS, ignore_errors=True)
+
+
+def test_a_copy_in_another_night_is_no_night(book: Any) -> None:
+    """A process counts once: for the night of which something has been said, else for the older one."""
+    book.calm(8)
+    book.ledger.mark("n7", {book.pair(0): Mark(Outcome.REGRESSED)})
+    runs = [file.path for file in book.history.files(book.machine)]
+    stolen = json.loads(runs[-1].read_text())
+    stolen["fuseproof"]["night"] = "n9"
+    copy = runs[0].with_name(runs[0].name.replace("_n0_", "_n9_"))
+    copy.write_text(json.dumps(stolen))
+    ledger = book.ledger
+
+    for nights in (ledger.nights(), ledger.nights(before="n7")):
+        assert [night.name for night in nights] == [f"n{number}" for number in range(len(nights))]
+    assert [len(night.screening) for night in ledger.nights()] == [3] * 8
+    (sentence,) = ledger.set_aside
+    assert f"{copy.name}: is a copy of {runs[-1].name}; delete it" in sentence
 
 
 @pytest.mark.parametrize("index", ["kept", "none"])

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.records import NightRecord, Recall
@@ -17,7 +18,7 @@ from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import VERDICTS, History, Run
 from fuseproof.run_file import RunFile
-from fuseproof.storage import HistoryError
+from fuseproof.storage import HistoryError, resolved, shown
 from fuseproof.verdicts.night import Night, Values, is_part
 from fuseproof.verdicts.recorded import night_of
 from fuseproof.verdicts.verdict import Waiver
@@ -50,13 +51,13 @@ def checked(
         HistoryError: the question cannot be asked: a file that may be the newest cannot be used, or of two machines.
 
     """
-    runs, faults = _read(paths)
+    runs, copies, faults = _read(paths)
     machine = _one_machine(runs)
     nights: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.file.order):
         nights.setdefault(run.night, []).append(run)
     name, newest = max(nights.items(), key=lambda night: night[1][-1].file.order)
-    aside = _older_than(newest, faults)
+    aside = [*copies, *_older_than(newest, faults)]
     ledgers = _ledgers(runs, machine, history)
     known = {found: night for ledger in ledgers for found, night in ledger.named(nights).items()}
     recalls = [ledger.recall(before=name) for ledger in ledgers]
@@ -115,20 +116,29 @@ def _without(values: Values, keys: Collection[str]) -> Values:
     return {pair: value for pair, value in values.items() if pair.key not in keys}
 
 
-def _read(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, HistoryError]]:
+def _read(paths: Iterable[Path]) -> tuple[list[Run], list[str], dict[Path, HistoryError]]:
+    """Return the runs, sentences on copies of them that count to another night, and what is wrong with other files."""
     runs: dict[str, Run] = {}
+    copies: list[str] = []
     faults: dict[Path, HistoryError] = {}
     for path in paths:
         try:
             run = History.load_path(path)
-            # A copy of a run, under whatever name, is no second process: a suspect would confirm itself.
-            content = hashlib.sha256(json.dumps(run.document, sort_keys=True).encode()).hexdigest()
-            runs.setdefault(content, run)
+            # A copy of a run, under whatever name or night, is no second process: a suspect would confirm itself.
+            content = hashlib.sha256(json.dumps(_process(run), sort_keys=True).encode()).hexdigest()
+            first = runs.setdefault(content, run)
+            if first.night != run.night:
+                copies.append(f"{shown(path)}: is a copy of {shown(first.file.path)} in another night; delete it")
         except HistoryError as error:
             faults[path] = error
     if not runs:
         raise HistoryError("; ".join(map(str, faults.values())) or "no files are given")
-    return list(runs.values()), faults
+    return list(runs.values()), copies, faults
+
+
+def _process(run: Run) -> dict[str, Any]:
+    """Return what a run says but for the night that it counts to."""
+    return {**run.document, "fuseproof": {**run.document["fuseproof"], "night": ""}}
 
 
 def _one_machine(runs: Sequence[Run]) -> str:
@@ -156,8 +166,8 @@ def _ledgers(runs: Sequence[Run], machine: str, history: History) -> list[Ledger
 
     Only the repository's own history keeps an index: beside copies nothing is written.
     """
-    folders = sorted({run.file.path.resolve().parent for run in runs})
-    own = history.root.resolve()
+    folders = sorted({resolved(run.file.path).parent for run in runs})
+    own = resolved(history.root)
     return [
         Ledger(History(folder.parent), machine, keep_index=folder.parent == own)
         for folder in folders

@@ -153,7 +153,11 @@ def _listed(machines: dict[str, int]) -> str:
 def _check(arguments: argparse.Namespace) -> int:
     from fuseproof.gate import present
     from fuseproof.gate.checking import checked
+    from fuseproof.run_file import RunFile, dated_ahead
 
+    named = (RunFile.parse(path, "") for path in arguments.files)
+    for sentence in dated_ahead(file for file in named if file is not None):
+        print(f"fuseproof check: {sentence}", file=sys.stderr)
     settings = _settings()
     waivers = load_waivers(Path(), settings.gate)
     session = checked(

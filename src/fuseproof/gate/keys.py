@@ -183,6 +183,12 @@ def _judged_since(said: Sequence[tuple[str, dict[str, Any]]], start: str, pair: 
     return {name for name, mark in marks if mark is not None and Reason.WITHDRAWN not in mark.reasons}
 
 
+def _notes(ledger: Ledger) -> tuple[str, ...]:
+    """Say what the newest night may not be: a file that cannot be read may be newer, or one may be dated ahead."""
+    aside = (f"set aside: {sentence}" for sentence in ledger.set_aside)
+    return (*dated_ahead(ledger.history.files(ledger.machine)), *aside)
+
+
 def _check_words(reason: str, who: str) -> None:
     if not reason.strip() or not who.strip():
         raise HistoryError("an acceptance has a reason and somebody who gives it; neither may be empty")
@@ -228,5 +234,6 @@ def accept(
             raise HistoryError(
                 f"night {accepted.name}: {pair} is INVALID ({why}); accept it with a night that is sound"
             )
+    notes = _notes(ledger)
     ledger.accept(accepted.name, pairs, reason, who)
-    return Accepted(accepted, here, gone, reason, who, tuple(dated_ahead(history.files(machine))))
+    return Accepted(accepted, here, gone, reason, who, notes)

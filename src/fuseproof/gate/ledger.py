@@ -141,12 +141,13 @@ class Ledger:
         for file in self.history.records(self.machine):
             records.setdefault(file.night, []).append(f"{VERDICTS}/{file.path.name}")
         with opened(self.history, self.machine, stored=self._keep_index) as index:
+            # What has been said of a night holds for its own files, not for copies of them in another.
+            told = sorted(runs, key=lambda name: name not in records)
+            copies = index.copies([file.path.name for name in told for file in runs[name]])
             files = {}
-            copies: dict[str, str] = {}
             for name in names:
-                found = [file.path.name for file in runs[name]]
-                copies |= index.copies(found)
-                files[name] = _Files([each for each in found if each not in copies], records.get(name, []))
+                found = [file.path.name for file in runs[name] if file.path.name not in copies]
+                files[name] = _Files(found, records.get(name, []))
             rows = [files[name].row(name, index) for name in names]
             sheet = Sheet([row for row in rows if row.runs], index.words)
             choice = choose(sheet)

@@ -409,6 +409,17 @@ def test_check_refuses_what_is_no_run(run: Run, tmp_path: Path, content: str | N
     assert said in text
 
 
+def test_many_files_that_are_none_are_one_short_line(run: Run, tmp_path: Path) -> None:
+    """A folder of something else, by its glob: three are named, the others counted."""
+    paths = [tmp_path / f"{number}.json" for number in range(9)]
+    for path in paths:
+        path.write_text("{}")
+    status, text = run("check", *paths)
+
+    assert (status, text.count("no fuseproof block")) == (21, 3)
+    assert text.endswith("; and 6 files more\n")
+
+
 def test_check_reads_the_waivers(book: Any, run: Run) -> None:
     """An expired one is a failed control; a file that cannot be read is one sentence."""
     book.calm(8)
@@ -483,6 +494,20 @@ def test_show_tells_a_benchmark_s_nights(book: Any, run: Run) -> None:
     assert lines[-1].split()[:4] == ["2026-01-21", "(g0)", "103.05", "us"]
     assert lines[-1].endswith("INCONCLUSIVE HELD accepted")
     assert len(lines) == 11
+
+
+def test_show_names_nights_whose_gate_was_asleep(book: Any, run: Run) -> None:
+    """A night's PASS says little where its session has not seen the slow-down that it had planted."""
+    book.calm(8)
+    book.gate("awake", [book.run(day=20)])
+    asleep = book.gate("asleep", [book.run(day=21)], planted_ln=0.0)
+    text, found = run("show", "*/00")[1], json.loads(run("show", "*/00", "--json")[1])
+    (control,) = [each for each in asleep.controls if each.name == "plant"]
+
+    assert [line for line in text.splitlines() if "control failed" in line] == [
+        f"control failed: plant of night asleep: {control.detail}"
+    ]
+    assert found["unseen_plants"] == {"asleep": control.detail}
 
 
 def test_show_says_where_the_level_changed(book: Any, run: Run) -> None:

@@ -132,7 +132,8 @@ def _read(paths: Iterable[Path]) -> tuple[list[Run], list[str], dict[Path, Histo
         except HistoryError as error:
             faults[path] = error
     if not runs:
-        raise HistoryError("; ".join(map(str, faults.values())) or "no files are given")
+        more = f"; and {len(faults) - 3} files more" if len(faults) > 3 else ""
+        raise HistoryError("; ".join(map(str, list(faults.values())[:3])) + more or "no files are given")
     return list(runs.values()), copies, faults
 
 

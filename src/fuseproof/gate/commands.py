@@ -65,12 +65,13 @@ def add_show(commands: Any, this_machine: Callable[[], str | None]) -> None:
         help="how well each benchmark can be gated, or the nights of one",
         description="Without KEY: each benchmark with its baseline, its noise between nights and between processes, "
         "and the slow-down that a night would find in 95 % of cases, by the history alone and in pairs. With KEY: "
-        "each night's value, spread and verdict, and where the level changed.",
+        "each night's value, spread and verdict, where the level changed, and nights that have not seen the slow-down "
+        "that they had planted.",
     )
     parser.add_argument("key", nargs="?", metavar="KEY", help="a benchmark's key, or a pattern such as 'adam_step/*'")
     parser.add_argument("--metric", help="only this metric, such as device_time_ns")
     _add_machine(parser)
-    _add_places(parser, "print one JSON object: benchmarks, or series by key and metric")
+    _add_places(parser, "print one JSON object: benchmarks, or series by key and metric and unseen_plants")
     parser.set_defaults(run=_explained(_show), this_machine=this_machine)
 
 
@@ -202,12 +203,14 @@ def _show(arguments: argparse.Namespace) -> int:
         )
         shown_series = {pair: trend.series(nights, pair) for pair in pairs}
         lines = [line for pair, (points, _) in shown_series.items() for line in trend.series_lines(pair, points)]
+        asleep = ledger.unseen_plants()
+        lines += [f"control failed: plant of night {night}: {detail}" for night, detail in asleep.items()]
         lines += dict.fromkeys(note for _, note in shown_series.values() if note is not None)
         tables = [
             {"key": pair.key, "metric": pair.metric, "nights": trend.to_json(points)}
             for pair, (points, _) in shown_series.items()
         ]
-        document = {"series": tables}
+        document = {"series": tables, "unseen_plants": asleep}
     if arguments.json:
         print(json.dumps(document | {"set_aside": ledger.set_aside}))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +12,8 @@ from fuseproof.gate.records import NightRecord, Recall, by_metric
 from fuseproof.gate.sheet import Row, Sheet
 from fuseproof.history import VERDICTS, History
 from fuseproof.index import Index, opened
-from fuseproof.storage import shown
-from fuseproof.verdicts.controls import Planting, Unchanged
+from fuseproof.storage import HistoryError, shown
+from fuseproof.verdicts.controls import Planting, Unchanged, judge_plant
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.recorded import assembled, night_of
@@ -87,6 +88,21 @@ class Ledger:
         files = [file for file in self.history.records(self.machine) if file.night == night]
         judged = [document for document in map(self.history.load_record, files) if "verdicts" in document]
         return NightRecord.read(judged) if judged else None
+
+    def unseen_plants(self) -> dict[str, str]:
+        """Return, by night, what its session saw of the slow-down that it planted, where that was not enough."""
+        judged: dict[str, list[dict[str, Any]]] = {}
+        for file in self.history.records(self.machine):
+            with suppress(HistoryError):  # named among what is set aside
+                if "verdicts" in (document := self.history.load_record(file)):
+                    judged.setdefault(file.night, []).append(document)
+        found: dict[str, str] = {}
+        for night, documents in judged.items():
+            planting = NightRecord.read(documents).planting
+            if planting is not None and planting.plant is not None:
+                control = judge_plant(planting.plant, planting.effects_ln)
+                found |= {} if control.passed else {night: control.detail}
+        return found
 
     def mark(
         self,

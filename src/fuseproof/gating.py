@@ -143,7 +143,12 @@ class Gate:
             lambda: find_trusted(self.settings, self.root),
             say,
         )
-        judged, interrupted = tonight.run(self.book.night, own, self.replicates)
+        try:
+            judged, interrupted = tonight.run(self.book.night, own, self.replicates)
+        except HistoryError:  # without a verdict the night is no baseline, and what it measured is not lost
+            if self.book.asked.label is not None and own is not None and not replicates.documents:
+                self.book.save(own)
+            raise
         notes = list(dict.fromkeys([*self.notes, *tonight.notes]))
         unsaved = replicates.unsaved or not self._remember(ledger, judged, notes)
         if interrupted:

@@ -588,6 +588,20 @@ def test_a_night_that_was_never_judged_is_no_baseline(project: Project) -> None:
     assert "baseline: 8 nights" in text
 
 
+def test_a_history_that_cannot_be_listed_does_not_lose_the_night(project: Project) -> None:
+    """Something else lies where the verdicts belong: nothing is judged, and what was measured is there."""
+    project.remember()
+    verdicts = project.history.root / SLUG / "verdicts"
+    verdicts.write_text("")
+    text = project.run(status=pytest.ExitCode.INTERNAL_ERROR)
+    assert "verdicts: cannot be listed (Not a directory)" in line_with(text, "gate: nothing judged")
+    assert len(project.files) == 9
+    verdicts.unlink()
+    text = project.run()
+    assert "was to be judged and has no verdict, so it is no baseline" in text
+    assert "baseline: 8 nights a benchmark" in text
+
+
 def test_a_full_disk_is_said_and_nothing_is_spoiled(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 59: status 3 and a sentence; the next run works."""
 

@@ -492,6 +492,15 @@ def test_a_storage_that_is_no_folder_is_refused(project: Project) -> None:
     assert "fuseproof keeps its history in files; give a folder" in text
 
 
+@pytest.mark.parametrize("args", [[], ["--benchmark-compare", "--benchmark-autosave"]], ids=["plain", "gated"])
+def test_a_history_that_leads_to_itself_is_refused(project: Project, args: list[str]) -> None:
+    """A link in a circle: pytest-benchmark would end in a traceback where Python is older than 3.13."""
+    (project.root / "bench_history").symlink_to("bench_history")
+    status = 0 if not args and sys.version_info >= (3, 13) else USAGE_ERROR
+    text = project.run(*args, status=status)
+    assert status == 0 or "bench_history" in line_with(text, "ymlink loop" if sys.version_info < (3, 13) else "levels")
+
+
 def test_another_storage_folder_is_used(project: Project) -> None:
     """`--benchmark-storage` still says where."""
     project.run("--benchmark-storage=elsewhere", "--benchmark-autosave")

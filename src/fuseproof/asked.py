@@ -51,6 +51,10 @@ def take_over(config: pytest.Config, history_root: Path) -> tuple[Asked, History
         storage = storage.removeprefix("file://")
     elif "://" in storage:
         raise pytest.UsageError(f"--benchmark-storage={storage}: fuseproof keeps its history in files; give a folder.")
+    try:
+        Path(storage).resolve()  # as pytest-benchmark does
+    except (OSError, RuntimeError, ValueError) as error:
+        raise pytest.UsageError(f"{storage!r}: no history can be there ({error}); give another folder.") from None
     compare = None if option.benchmark_compare == [] else option.benchmark_compare
     autosave, name = option.benchmark_autosave, option.benchmark_save
     asked = Asked(compare, name or ("" if autosave else None))

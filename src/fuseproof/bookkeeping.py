@@ -18,7 +18,7 @@ from fuseproof import machine, preflight
 from fuseproof.asked import Asked
 from fuseproof.history import History, HistoryError, Run, SetAside
 from fuseproof.run_file import NIGHT, dated_ahead
-from fuseproof.run_schema import SCHEMA
+from fuseproof.run_schema import SCHEMA, cpu_threads
 from fuseproof.selection import Selection
 
 __all__ = ["Bookkeeper"]
@@ -106,14 +106,17 @@ class Bookkeeper:
     def comparable(self, record: Mapping[str, Any], run: Run) -> dict[str, Any] | None:
         """Return the stored benchmark with this record's key, if the two numbers mean the same.
 
-        Another method (clock, rounds, shapes) never does; an iteration's time only on one CPU model, since the host
-        takes part in it.
+        Another method (clock, rounds, shapes) never does; on a CPU another number of threads neither; an iteration's
+        time only on one CPU model, since the host takes part in it.
         """
         stored = run.benchmarks_by_key().get(record["key"])
         if stored is None or stored["extra_info"]["fuseproof"]["method"] != record["method"]:
             return None
+        block = run.document["fuseproof"]
+        if cpu_threads(block) not in (None, machine.settings()["threads"]):
+            return None
         host_matters = "iteration_time_ns" in record["metrics"]
-        if host_matters and run.document["fuseproof"].get("cpu_model") != machine.identify().cpu_model:
+        if host_matters and block.get("cpu_model") != machine.identify().cpu_model:
             return None
         return stored
 

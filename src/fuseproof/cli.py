@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for add_reader in (add_show, add_accept):
         add_reader(commands, _this_machine)
     arguments = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that lacks a character shows its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()

@@ -12,12 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["ACCEPTED", "Digest", "RunWord", "digest_record", "digest_run", "read_word"]
+from fuseproof.run_schema import cpu_threads, measured_on
+
+__all__ = ["ACCEPTED", "WITHDRAWN", "Digest", "RunWord", "digest_record", "digest_run", "read_word"]
 
 ACCEPTED = "accepted"
 """The word in the place of a verdict for a pair whose level somebody has accepted."""
 
-_BLOCK_PARTS = ("cpu_model", "power_limit_w", "software", "gated", "selection", "brought")
+WITHDRAWN = "withdrawn"
+"""The word in the place of a verdict for a pair whose accepted level is so no longer."""
+
+_BLOCK_PARTS = ("machine", "cpu_model", "power_limit_w", "software", "gated", "selection", "brought")
 _RECORD_PARTS = ("confirming", "trusted", "unchanged", "reason", "who")
 
 
@@ -27,7 +32,7 @@ class RunWord(NamedTuple):
     Attributes:
         key: the benchmark.
         method: hash of what makes its numbers comparable.
-        cpu_model: of the host that measured it.
+        host: what of it takes part in the numbers (`run_schema.measured_on`).
         metrics: names of its numbers, in the order in which they are stored.
         whole: which of them are integers.
         kernels_hash: of the kernels' names; empty where they are not known.
@@ -38,7 +43,7 @@ class RunWord(NamedTuple):
 
     key: str
     method: str
-    cpu_model: str
+    host: str
     metrics: list[str]
     whole: list[bool]
     kernels_hash: str
@@ -65,6 +70,7 @@ class Digest:
 def digest_run(document: Mapping[str, Any]) -> Digest:
     """Return the digest of a sound run."""
     block = document["fuseproof"]
+    host = measured_on(block)
     words, numbers = [], array("d")
     invalid: dict[str, list[str]] = {}
     clocks_mhz = []
@@ -81,7 +87,7 @@ def digest_run(document: Mapping[str, Any]) -> Digest:
                 RunWord(
                     record["key"],
                     record["method"],
-                    block.get("cpu_model", ""),
+                    host,
                     list(metrics),
                     [isinstance(value, int) for value in metrics.values()],
                     record.get("kernels_hash", ""),
@@ -91,7 +97,10 @@ def digest_run(document: Mapping[str, Any]) -> Digest:
             )
         )
     rest = {
-        "fuseproof": {name: block[name] for name in _BLOCK_PARTS if name in block},
+        "fuseproof": {
+            **{name: block[name] for name in _BLOCK_PARTS if name in block},
+            **({"settings": {"threads": threads}} if (threads := cpu_threads(block)) is not None else {}),
+        },
         "datetime": document["datetime"],
         "invalid": invalid,
         "clocks_mhz": clocks_mhz,
@@ -100,10 +109,10 @@ def digest_run(document: Mapping[str, Any]) -> Digest:
 
 
 def digest_record(document: Mapping[str, Any]) -> Digest:
-    """Return the digest of sound verdicts: by turns [key, metric] and [outcome, reasons, since] or `ACCEPTED`."""
+    """Return the digest of sound verdicts: [key, metric], [outcome, reasons, since] or a word for it, ..."""
     words: list[str] = []
     groups = [(_word([g["outcome"], g["reasons"], g["since"]]), g["pairs"]) for g in document.get("verdicts", [])]
-    groups += [(_word(ACCEPTED), document["accepted"])] if "accepted" in document else []
+    groups += [(_word(word), document[word]) for word in (ACCEPTED, WITHDRAWN) if word in document]
     for said, pairs in groups:
         for metric, keys in pairs.items():
             for key in keys:

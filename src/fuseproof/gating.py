@@ -143,7 +143,12 @@ class Gate:
             lambda: find_trusted(self.settings, self.root),
             say,
         )
-        judged, interrupted = tonight.run(self.book.night, own, self.replicates)
+        try:
+            judged, interrupted = tonight.run(self.book.night, own, self.replicates)
+        except HistoryError:  # without a verdict the night is no baseline, and what it measured is not lost
+            if self.book.asked.label is not None and own is not None and not replicates.documents:
+                self.book.save(own)
+            raise
         notes = list(dict.fromkeys([*self.notes, *tonight.notes]))
         unsaved = replicates.unsaved or not self._remember(ledger, judged, notes)
         if interrupted:
@@ -164,7 +169,13 @@ class Gate:
                 notes.append("held for a second night, but this one is not saved: run with --benchmark-autosave")
             return True
         try:
-            ledger.mark(self.book.night, judged.marks, evidence=judged.evidence, unchanged=judged.unchanged)
+            ledger.mark(
+                self.book.night,
+                judged.marks,
+                evidence=judged.evidence,
+                unchanged=judged.unchanged,
+                planting=judged.planting,
+            )
         except HistoryError as error:
             notes.append(str(error))
             return False

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from fuseproof.record_schema import RECORD_SCHEMA, find_record_fault
 from fuseproof.run_file import NAME_FORM, RunFile, matches, new_name, night_fault
 from fuseproof.run_schema import SCHEMA, find_fault
-from fuseproof.storage import HistoryError, SetAside, entries, explained, read_document, shown, write_new
+from fuseproof.storage import HistoryError, SetAside, entries, explained, read_document, resolved, shown, write_new
 
 __all__ = ["History", "HistoryError", "Run", "RunFile", "SetAside"]
 
@@ -105,7 +105,7 @@ class History:
         Without a run's name it counts as written when pytest-benchmark says that it ran.
         """
         document = read_document(path)
-        if isinstance(document, dict) and {"verdicts", "accepted"} & document.keys():
+        if isinstance(document, dict) and {"verdicts", "accepted", "withdrawn"} & document.keys():
             raise HistoryError(f"{shown(path)}: holds verdicts, not a run; give the files of runs")
         block = document.get("fuseproof") if isinstance(document, dict) else None
         machine, night = (str(block.get(name)) if isinstance(block, dict) else "" for name in ("machine", "night"))
@@ -168,8 +168,8 @@ class History:
         """
         if os.path.isfile(spec):  # noqa: PTH113 - Path.is_file raises for a spec that is too long for a name
             path = Path(spec)
-            folder = path.resolve().parent
-            if folder.parent == self.root.resolve() and folder.name != machine:
+            folder = resolved(path).parent
+            if folder.parent == resolved(self.root) and folder.name != machine:
                 raise HistoryError(
                     f"{shown(path)}: is a run of {folder.name!r} and this machine is {machine!r}; "
                     "foreign hardware is not compared: give a run of this machine"

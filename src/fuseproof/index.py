@@ -23,7 +23,7 @@ __all__ = ["FILE_NAME", "Index", "opened"]
 
 FILE_NAME = "index.sqlite"
 
-_VERSION = 1  # of the tables and of the digests in them
+_VERSION = 2  # of the tables and of the digests in them
 _LOCK_TIMEOUT_S = 10.0  # another session stores a batch within a second
 _BATCH = 50  # files between two commits: what a killed session has read is not read again
 _TABLES = """
@@ -63,10 +63,10 @@ class Index:
             raise sqlite3.DatabaseError("words are missing")  # they are numbered from 1 and never removed
 
     def copies(self, names: Sequence[str]) -> dict[str, str]:
-        """Return which of a night's files hold what an earlier one of them holds, by name: the earlier one's.
+        """Return which files hold what an earlier one of them holds, by name: the earlier one's.
 
-        A copy under another name is no second process. A process says when it ended to the microsecond, so no two of
-        them are equal.
+        A copy under another name, or in another night, is no second process. A process says when it ended to the
+        microsecond, so no two of them are equal.
         """
         first: dict[int, str] = {}
         found = {}

@@ -12,12 +12,15 @@ from fuseproof.verdicts.verdict import Outcome, Reason
 
 __all__ = ["RECORD_SCHEMA", "find_record_fault"]
 
-RECORD_SCHEMA = 1
-"""The version of the layout of verdicts documents that this fuseproof writes, and the only one that it reads."""
+RECORD_SCHEMA = 2
+"""The version of the layout of verdicts documents that this fuseproof writes; it also reads 1, which has no `plant`."""
 
-_JUDGED_KEYS = {"fuseproof", "verdicts", "confirming", "trusted", "unchanged"}
+_JUDGED_KEYS = {"fuseproof", "verdicts", "confirming", "trusted", "unchanged", "plant"}
 _ACCEPTED_KEYS = {"fuseproof", "accepted", "reason", "who"}
+_WITHDRAWN_KEYS = {"fuseproof", "withdrawn", "reason", "who"}
 _GROUP_KEYS = {"outcome", "reasons", "since", "pairs"}
+_SAID_BY_HAND = {"accepted": _ACCEPTED_KEYS, "withdrawn": _WITHDRAWN_KEYS}
+_PLANT_KEYS = {"key", "metric", "size_ratio", "block_ratio", "seen_ratios"}
 
 
 def find_record_fault(document: object, machine: str, night: str) -> Fault | None:
@@ -34,12 +37,14 @@ def _faults(document: object, machine: str, night: str) -> Iterator[Fault]:
         yield Fault(f"the document is {shown(document)}, not an object")
         return
     yield from block_faults(document.get("fuseproof"), machine, night, RECORD_SCHEMA)
-    keys = _ACCEPTED_KEYS if "accepted" in document else _JUDGED_KEYS
+    keys = next((said for name, said in _SAID_BY_HAND.items() if name in document), _JUDGED_KEYS)
+    if document["fuseproof"]["schema"] == 1:
+        keys = keys - {"plant"}
     for name in document.keys() ^ keys - ({"unchanged"} - document.keys()):
         yield Fault(f"{name} is {'missing' if name in keys else 'no key of a verdicts document'}")
     yield from leaf_faults(document)
-    if "accepted" in document:
-        yield from _pairs_faults(document["accepted"], "accepted")
+    for said in _SAID_BY_HAND.keys() & document.keys():
+        yield from _pairs_faults(document[said], said)
         for name in ("reason", "who"):
             if not isinstance(document[name], str) or not document[name]:
                 yield Fault(f"{name} is {shown(document[name])}, not a text")
@@ -47,10 +52,13 @@ def _faults(document: object, machine: str, night: str) -> Iterator[Fault]:
     yield from _verdict_faults(document["verdicts"])
     for name in ("confirming", "trusted"):
         yield from _process_faults(document[name], name)
+    if (pairs := len(document["trusted"])) > (count := len(document["confirming"])):
+        yield Fault(f"trusted holds {pairs} processes and confirming {count}: each ran beside one of those")
     unchanged = document.get("unchanged", {"decisions": 0, "above": 0, "blocks": 0})
     if not isinstance(unchanged, dict) or unchanged.keys() != {"decisions", "above", "blocks"}:
         yield Fault(f"unchanged is {shown(unchanged)}, not decisions, above and blocks")
     yield from number_faults(unchanged, "unchanged", "")
+    yield from _plant_faults(document.get("plant"))
 
 
 def _verdict_faults(groups: object) -> Iterator[Fault]:
@@ -77,6 +85,24 @@ def _pairs_faults(pairs: object, where: str) -> Iterator[Fault]:
     for metric, keys in pairs.items():
         if not metric or not isinstance(keys, list) or not all(isinstance(key, str) and key for key in keys):
             yield Fault(f"{where}.{metric} is {shown(keys)}, not a list of keys")
+
+
+def _plant_faults(plant: object) -> Iterator[Fault]:
+    if plant is None:
+        return
+    if not isinstance(plant, dict) or plant.keys() != _PLANT_KEYS:
+        yield Fault(f"plant is {shown(plant)}, not an object with {', '.join(sorted(_PLANT_KEYS))}")
+        return
+    for name in ("key", "metric"):
+        if not isinstance(plant[name], str) or not plant[name]:
+            yield Fault(f"plant.{name} is {shown(plant[name])}, not a text")
+    if not isinstance(plant["seen_ratios"], list):
+        yield Fault(f"plant.seen_ratios is {shown(plant['seen_ratios'])}, not a list")
+        return
+    ratios = [plant["size_ratio"], plant["block_ratio"], *plant["seen_ratios"]]
+    yield from number_faults(ratios, "plant", " (size, block, seen)")
+    if not all(ratios):
+        yield Fault("plant holds the ratio 0, and no time is 0")
 
 
 def _process_faults(processes: object, where: str) -> Iterator[Fault]:

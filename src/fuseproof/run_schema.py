@@ -12,6 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
+from typing import Any
+
+from fuseproof.verdicts.verdict import SUITE
 
 SCHEMA = 1
 """The version of the document's layout that this fuseproof writes, and the only one that it reads."""
@@ -28,6 +31,7 @@ _BLOCK_OPTIONS = {
     "cpu_model": str,
     "power_limit_w": float | int | None,
     "software": dict,
+    "settings": dict,
     "vouches": str,
 }
 _RECORD_OPTIONS = {"invalid": list, "gpu": dict | None, "kernels_hash": str}
@@ -48,6 +52,22 @@ class Fault:
 
     what: str
     mend: str = "restore the file from a good copy or delete it"
+
+
+def cpu_threads(block: Mapping[str, Any]) -> int | None:
+    """Return torch's threads where the CPU itself was measured, by a run's `fuseproof` block; None on a GPU.
+
+    There each number of them has times of its own. Beside a GPU they move host times alone, and little: those are
+    reported, and gated only where somebody asks for it.
+    """
+    threads = block.get("settings", {}).get("threads")
+    return threads if str(block.get("machine")).startswith("cpu-") else None
+
+
+def measured_on(block: Mapping[str, Any]) -> str:
+    """Return what of the host takes part in a run's numbers, in words, by its `fuseproof` block."""
+    threads = cpu_threads(block)
+    return str(block.get("cpu_model", "")) + (f", {threads} threads" if threads is not None else "")
 
 
 def find_fault(document: object, machine: str, night: str) -> Fault | None:
@@ -100,6 +120,9 @@ def block_faults(block: object, machine: str, night: str, known: int) -> Iterato
         what = f"fuseproof.night is {shown(block.get('night'))}, but the file's name says {shown(night)}"
         yield Fault(what, "give the file its name back")
     yield from _option_faults(block, _BLOCK_OPTIONS, "fuseproof.")
+    threads = block.get("settings", {}).get("threads", 1)
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        yield Fault(f"fuseproof.settings.threads is {shown(threads)}, not a number of threads")
 
 
 def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:
@@ -116,6 +139,10 @@ def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:
     for name in ("key", "method"):
         if not record[name]:
             yield Fault(f"{record_at}.{name} is empty")
+        if not record[name].isprintable():
+            yield Fault(f"{record_at}.{name} is {shown(record[name])}, which no line can show")
+    if record["key"] == SUITE:
+        yield Fault(f"{record_at}.key is {shown(SUITE)}, which stands for the whole suite")
     owner = f" of {shown(record['key'])}"
     stats = dict(benchmark["stats"])
     outliers = stats.pop("outliers", None)
@@ -129,6 +156,9 @@ def _benchmark_faults(benchmark: object, where: str) -> Iterator[Fault]:
     yield from _nesting_faults(record["metrics"], f"{record_at}.metrics", owner)
     for name in ("metrics", "quantiles"):
         yield from number_faults(record.get(name, {}), f"{record_at}.{name}", owner)
+    for name in record["metrics"]:
+        if not name or not name.isprintable():
+            yield Fault(f"{record_at}.metrics{owner} has the name {shown(name)}, which no line can show")
     yield from _option_faults(record, _RECORD_OPTIONS, f"{record_at}.")
     clock_mhz = (record.get("gpu") or {}).get("spin_sm_clock_mhz", 0.0)
     yield from _nesting_faults({"spin_sm_clock_mhz": clock_mhz}, f"{record_at}.gpu", owner)
@@ -180,13 +210,25 @@ def _is_json(value: object, depth: int) -> bool:
     kind = type(value)
     if depth > _MAX_DEPTH:
         return False
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind is str:
+        return _is_text(value)
+    if kind is int or kind is bool or value is None:
         return True
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
-        return all(type(name) is str and _is_json(child, depth + 1) for name, child in value.items())
+        return all(_is_text(name) and _is_json(child, depth + 1) for name, child in value.items())
     return isinstance(value, list | tuple) and all(_is_json(child, depth + 1) for child in value)
+
+
+def _is_text(value: object) -> bool:
+    """Return whether this is a string that can be written: half of a surrogate pair, as JSON may hold it, cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        return value.isascii() or bool(value.encode("utf-8"))
+    except UnicodeEncodeError:
+        return False
 
 
 def leaf_faults(value: object, where: str = "", depth: int = 0) -> Iterator[Fault]:
@@ -194,12 +236,14 @@ def leaf_faults(value: object, where: str = "", depth: int = 0) -> Iterator[Faul
     if depth > _MAX_DEPTH:
         yield Fault(f"{where[:100]}... is nested more than {_MAX_DEPTH} deep")
         return
-    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
-        yield Fault(f"{where or 'the document'} has a key that is not a string")
+    if isinstance(value, dict) and not all(_is_text(name) for name in value):
+        yield Fault(f"{where or 'the document'} has a key that is not a string of whole characters")
     children = _children(value, where)
     if children is not None:
         for child_at, child in children:
             yield from leaf_faults(child, child_at, depth + 1)
+    elif isinstance(value, str) and not _is_text(value):
+        yield Fault(f"{where} is {shown(value)}, which has half a character")
     elif not (value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))):
         yield Fault(f"{where} is {shown(value)}, which JSON does not have")
 

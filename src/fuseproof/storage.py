@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HistoryError", "SetAside", "entries", "explained", "read_document", "shown", "write_new"]
+__all__ = ["HistoryError", "SetAside", "entries", "explained", "read_document", "resolved", "shown", "write_new"]
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP}
 
@@ -88,6 +88,16 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
                 return sorted(found, key=lambda entry: entry.name)
         except FileNotFoundError:
             return []
+        except ValueError as error:
+            raise OSError(str(error)) from None  # a name that no folder can have
+
+
+def resolved(path: Path) -> Path:
+    """Return the path without links, or as it is where they lead round in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path.absolute()
 
 
 def shown(path: Path) -> str:

@@ -174,17 +174,28 @@ class Book:
         documents: Sequence[dict[str, Any]],
         confirming: dict[str, Any] | None = None,
         trusted: dict[str, Any] | None = None,
+        planted_ln: float | None = None,
         **options: Any,
     ) -> GateSession:
-        """Save a night, judge it and remember what was said; every confirming process measures the same."""
+        """Save a night, judge it and remember what was said; every confirming process measures the same.
+
+        Its planted slow-down is seen as it was planted, or as `planted_ln`.
+        """
         self.save(night, *(each | {"fuseproof": each["fuseproof"] | {"gated": True}} for each in documents))
         session = self.session(night, documents, paired=trusted is not None, **options)
         again = night_of("again", [confirming or documents[0]]).screening[0]
         beside = None if trusted is None else night_of("trusted", [trusted]).screening[0]
         while session.plan():
             session.add(again, beside)
-        self.ledger.mark(night, session.marks, evidence=session.evidence, unchanged=session.unchanged)
+        if session.plant is not None:
+            session.add_planted(session.plant.size_ln if planted_ln is None else planted_ln)
+        self.remember(night, session)
         return session
+
+    def remember(self, night: str, session: GateSession) -> None:
+        """Leave what a session has said and seen, as a gated session does."""
+        seen = {name: getattr(session, name) for name in ("evidence", "unchanged", "planting")}
+        self.ledger.mark(night, session.marks, **seen)
 
 
 @pytest.fixture

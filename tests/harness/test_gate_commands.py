@@ -20,11 +20,13 @@ from fuseproof.gate import change_point
 from fuseproof.gate.ledger import Ledger
 from fuseproof.verdicts.night import NARROWED
 from fuseproof.verdicts.nightly import Evidence
+from fuseproof.verdicts.recorded import night_of
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair
 
 CASES = json.loads((Path(__file__).parent / "golden" / "nightly.json").read_text())["cases"]
 PATTERN = (-1.3, -0.7, -0.4, -0.1, 0.1, 0.4, 0.7, 1.3)
 FLAT = (0.0,) * 12
+SLOW = (3.0, *FLAT[1:])
 PYPROJECT = """
 [tool.fuseproof]
 [tool.fuseproof.gate]
@@ -172,15 +174,73 @@ def test_check_judges_copies_outside_the_history(book: Any, run: Run, tmp_path: 
     assert len([*copies.iterdir()]) == 24
 
 
-def test_check_leaves_the_plant_to_the_night_s_own_session(book: Any, run: Run) -> None:
-    """A night whose own session has ended with 21, since its plant was not seen, is not said to have had none."""
+@pytest.mark.parametrize("where", ["in_the_history", "copies"])
+@pytest.mark.parametrize(
+    ("planted_ln", "status", "said"), [(None, 0, "% seen, bound"), (0.0, 21, "+0.00 % seen"), (math.nan, 21, "nothing")]
+)
+def test_a_night_whose_plant_was_not_seen_is_no_answer_later_either(
+    book: Any, run: Run, tmp_path: Path, planted_ln: float | None, status: int, said: str, where: str
+) -> None:
+    """Its own session ended with 21: judged from its files, or from copies of them beside that history, it does too."""
     book.calm(8)
-    text = run("check", *files(book))[1]
+    live = book.gate("tonight", [book.run(day=20)], planted_ln=planted_ln)
+    paths = files(book)[-1:]
+    if where == "copies":
+        paths = [tmp_path / "artifact.json"]
+        paths[0].write_bytes(files(book)[-1].read_bytes())
+    found, text = run("check", *paths)
+    (control,) = [each for each in live.controls if each.name == "plant"]
 
-    assert "no slow-down was planted" not in text
-    assert "seen is not judged from files: only the night's own gated session says it" in text
-    assert text.splitlines()[-1].endswith("; plants are not judged from files")
-    assert "; plants are not judged from files" in json.loads(run("check", *files(book), "--json")[1])["summary"]
+    assert (status, found) == (live.status(), status)
+    assert control.detail in text
+    assert said in control.detail
+    assert ("control failed: plant" in text.splitlines()[-1]) == (status == 21)
+    assert "not on record" not in text
+
+
+def test_a_session_that_ended_before_its_controls_is_no_answer(book: Any, run: Run) -> None:
+    """Ctrl-C before the plant: no PASS of that night rests on a gate that was awake."""
+    book.calm(8)
+    book.save("tonight", document := book.run(day=20))
+    book.remember("tonight", book.session("tonight", [document]))
+    status, text = run("check", files(book)[-1])
+
+    assert (status, "nothing seen" in text) == (21, True)
+
+
+def test_processes_of_a_night_that_disagreed_are_no_answer_later_either(book: Any, run: Run) -> None:
+    """Two processes ran as controls after one that screened without a suspect; they are judged again."""
+    book.calm(8)
+    book.save("tonight", document := book.run(day=20))
+    session = book.session("tonight", [document])
+    assert session.plan() is None
+    for percent in ((1.0, -1.0) * 6, (-1.0, 1.0) * 6):
+        session.add(night_of("control", [book.run(percent)]).screening[0])
+    session.add_planted(session.plant.size_ln)
+    book.remember("tonight", session)
+    status, text = run("check", *files(book))
+    (control,) = [each.detail for each in session.controls if each.name.startswith("same arm")]
+
+    assert (session.status(), status) == (21, 21)
+    assert f"control failed: same arm device_time_ns: {control}" in text
+
+
+@pytest.mark.parametrize("left", ["nothing", "verdicts_of_an_older_fuseproof"])
+def test_controls_that_nobody_has_left_are_said_and_not_red(book: Any, run: Run, left: str) -> None:
+    """A calibration has none, and verdicts of schema 1 do not hold what was seen of a planted slow-down."""
+    book.calm(8)
+    if left != "nothing":
+        book.gate("tonight", [book.run(day=20)])
+        (path,) = (book.folder / "verdicts").iterdir()
+        document = json.loads(path.read_text())
+        del document["plant"]
+        path.write_text(json.dumps(document | {"fuseproof": document["fuseproof"] | {"schema": 1}}))
+    status, text = run("check", *files(book))
+
+    assert status == 0
+    assert "plant: not on record" in text
+    assert text.splitlines()[-1].endswith("; controls: not on record")
+    assert "; controls: not on record" in json.loads(run("check", *files(book), "--json")[1])["summary"]
 
 
 def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -> None:
@@ -199,6 +259,66 @@ def test_a_copy_of_a_run_confirms_nothing(book: Any, run: Run, tmp_path: Path) -
     for number, path in enumerate(copies.glob("*/*.json")):
         path.rename(path.with_name(f"renamed-{number}.json"))
     assert once == run("check", *paths, *copies.glob("*/*.json"))
+
+
+def test_a_copy_in_another_night_is_no_night(book: Any, run: Run) -> None:
+    """An edited copy of a calm run under the newest name would say PASS of a regression."""
+    book.calm(8)
+    book.save("slow", *[book.run(SLOW, day=9)] * 6)
+    once = run("check", *files(book))
+    stolen = json.loads(files(book)[0].read_text())
+    stolen["fuseproof"]["night"] = "zzz"
+    copy = files(book)[-1].with_name(files(book)[-1].name.replace("_slow_", "_zzz_"))
+    copy.write_text(json.dumps(stolen))
+    status, text = run("check", *files(book)[:-1], copy)
+
+    assert (once[0], "HELD" if "HELD" in once[1] else "") == (21, "HELD")
+    assert (status, "HELD" in text) == (21, True)
+    assert f"{copy}: is a copy of {files(book)[0]} in another night; delete it" in text
+
+
+def test_check_says_that_a_night_is_dated_ahead(book: Any, run: Run) -> None:
+    """It counts as the newest, and the night that was meant is among those that it is judged by."""
+    book.calm(3)
+    ahead = files(book)[0].with_name(files(book)[0].name.replace(files(book)[0].name.split("_")[1], "29991231T000000Z"))
+    files(book)[0].rename(ahead)
+
+    assert f"1 run(s) are dated ahead of this machine's clock, the last {ahead.name}" in run("check", *files(book))[1]
+
+
+def test_a_history_that_leads_to_itself(book: Any, run: Run, tmp_path: Path) -> None:
+    """A link in a circle where the history should be: files elsewhere are judged by each other all the same."""
+    book.calm(2)
+    paths = files(book)
+    book.root.rename(tmp_path / "away")
+    book.root.symlink_to(book.root.name)
+    moved = [tmp_path / "away" / book.machine / path.name for path in paths]
+
+    status, text = run("check", *moved)
+    assert (status, len(text.splitlines())) == (21, 1)
+    assert "cannot be listed (Too many levels of symbolic links)" in text
+
+
+def test_times_that_no_ratio_can_hold(book: Any, run: Run) -> None:
+    """From the smallest number to the greatest: the level changes by more than a float, and the table says so."""
+    for number, value in enumerate((5e-324, 1.7e308, 5e-324)):
+        book.save(f"n{number}", book.document({"op/a": {"device_time_ns": value}}, day=number))
+    status, text = run("show", "op/a")
+
+    assert (status, len(text.splitlines())) == (0, 5)
+    assert "-100.00 %" in text
+
+
+def test_a_character_that_the_terminal_lacks_is_a_number(book: Any) -> None:
+    """A key in Greek on a terminal of ASCII."""
+    book.save("n0", book.document({"op/\u03bc": {"device_time_ns": 1e5}}))
+    book.root.parent.joinpath("pyproject.toml").write_text(PYPROJECT)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "fuseproof", "show", "*"]
+    ran = subprocess.run(command, cwd=book.root.parent, env=environ, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert r"op/\u03bc" in ran.stdout
 
 
 def test_check_remembers_verdicts(book: Any, run: Run) -> None:
@@ -290,6 +410,17 @@ def test_check_refuses_what_is_no_run(run: Run, tmp_path: Path, content: str | N
     assert said in text
 
 
+def test_many_files_that_are_none_are_one_short_line(run: Run, tmp_path: Path) -> None:
+    """A folder of something else, by its glob: three are named, the others counted."""
+    paths = [tmp_path / f"{number}.json" for number in range(9)]
+    for path in paths:
+        path.write_text("{}")
+    status, text = run("check", *paths)
+
+    assert (status, text.count("no fuseproof block")) == (21, 3)
+    assert text.endswith("; and 6 files more\n")
+
+
 def test_check_reads_the_waivers(book: Any, run: Run) -> None:
     """An expired one is a failed control; a file that cannot be read is one sentence."""
     book.calm(8)
@@ -375,6 +506,20 @@ def test_show_tells_a_jump_by_its_factor(book: Any, run: Run) -> None:
     assert [re.search(r" us +(.*?)  ", line)[1] for line in lines[-2:]] == ["x 40", "x 0.025"]
 
 
+def test_show_names_nights_whose_gate_was_asleep(book: Any, run: Run) -> None:
+    """A night's PASS says little where its session has not seen the slow-down that it had planted."""
+    book.calm(8)
+    book.gate("awake", [book.run(day=20)])
+    asleep = book.gate("asleep", [book.run(day=21)], planted_ln=0.0)
+    text, found = run("show", "*/00")[1], json.loads(run("show", "*/00", "--json")[1])
+    (control,) = [each for each in asleep.controls if each.name == "plant"]
+
+    assert [line for line in text.splitlines() if "control failed" in line] == [
+        f"control failed: plant of night asleep: {control.detail}"
+    ]
+    assert found["unseen_plants"] == {"asleep": control.detail}
+
+
 def test_show_says_where_the_level_changed(book: Any, run: Run) -> None:
     """The night with which it rose, and no other."""
     pytest.importorskip("ruptures", reason="an extra: fuseproof[trends]")
@@ -435,6 +580,17 @@ def test_accept_says_that_the_newest_night_may_not_be(book: Any, run: Run) -> No
     assert "dated ahead" in json.loads(run(*arguments, "--json")[1])["notes"][0]
 
 
+def test_accept_says_that_a_newer_night_cannot_be_read(book: Any, run: Run) -> None:
+    """The newest night that can be read is not the one that was meant: whoever accepts is told, and can withdraw."""
+    book.calm(2)
+    (path,) = (file.path for file in book.save("spoilt", book.run()))
+    path.write_bytes(path.read_bytes()[:300])
+    text = run("accept", "*/00", "--reason", "why", "--who", "kim")[1]
+
+    assert "accepted with night 2026-01-02 (n1)" in text
+    assert f"set aside: bench_history/h200-sxm/{path.name}: is not JSON, or cut short" in text
+
+
 def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> None:
     """A benchmark that was removed on purpose is no longer MISSING."""
     book.calm(8)
@@ -444,6 +600,83 @@ def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> Non
 
     assert ({}, {"device_time_ns": [book.key(11)]}) == (json.loads(text)["accepted"], json.loads(text)["retired"])
     assert after.status() == 0
+
+
+def accepted_too_early(book: Any, nights: int) -> None:
+    """Write a regressed level, and accept it; then nights of that level, which are judged by it."""
+    book.calm(8)
+    for number in range(2):
+        book.gate(f"g{number}", [book.run(SLOW, day=10 + number)] * 3)
+    book.ledger.accept("g1", [book.pair(0)], "why", "kim")
+    for number in range(nights):
+        book.gate(f"h{number}", [book.run(SLOW, day=15 + number)] * 3)
+
+
+@pytest.mark.parametrize("nights", [0, 2])
+def test_a_withdrawn_acceptance_judges_as_before_it(book: Any, run: Run, nights: int) -> None:
+    """The level is REGRESSED again, as on the night that was accepted, and what was judged by it is no baseline."""
+    accepted_too_early(book, nights)
+    with_it = book.session("tonight", [book.run(SLOW, day=30)] * 3)
+    assert book.labels(with_it) == {}
+    status, text = run("accept", "*/00", "--withdraw", "--reason", "too early", "--who", "kim")
+    after = book.gate("tonight", [book.run(SLOW, day=30)] * 3)
+    (verdict,) = [each for each in after.verdicts if each.outcome is Outcome.REGRESSED]
+    since = [
+        f"judged by that level, so no baseline: night 2026-01-{16 + number} (h{number})" for number in range(nights)
+    ]
+
+    assert [f"no longer accepted with night 2026-01-12 (g1): {book.pair(0)}", *since] == text.splitlines()
+    assert (0, (book.pair(0), "g0", 8)) == (status, (verdict.pair, verdict.since, verdict.nights))
+    still = book.gate("mended", [book.run(day=31)] * 3)
+    assert (book.labels(still), still.status()) == ({}, 0)
+
+
+def test_what_was_judged_before_an_acceptance_stays_a_baseline(book: Any, run: Run) -> None:
+    """An older night was accepted by mistake: the nights since have not been judged by it."""
+    book.calm(4)
+    for number in range(4):
+        book.gate(f"g{number}", [book.run(day=10 + number)] * 3)
+    before = book.session("tonight", [book.run(day=30)] * 3).verdicts
+    book.ledger.accept("n1", [book.pair(0)], "why", "kim")
+    assert before != book.session("tonight", [book.run(day=30)] * 3).verdicts
+    text = run("accept", "*", "--withdraw", "--reason", "the wrong night", "--json")[1]
+
+    assert {"n1": {"device_time_ns": [book.key(0)]}} == json.loads(text)["withdrawn"]
+    assert json.loads(text)["no_baseline"] == {}
+    assert before == book.session("tonight", [book.run(day=30)] * 3).verdicts
+
+
+def test_a_withdrawn_level_can_be_accepted_again(book: Any, run: Run) -> None:
+    """Of what was said by hand of one night the last holds; what is retired and withdrawn is MISSING again."""
+    accepted_too_early(book, 0)
+    run("accept", "*/00", "--withdraw", "--reason", "too early")
+    run("accept", "*/00", "--reason", "in time")
+    assert book.labels(book.session("tonight", [book.run(SLOW, day=30)] * 3)) == {}
+
+    for arguments, said in ((["--reason", "gone"], {}), (["--withdraw", "--reason", "not gone"], {"MISSING"})):
+        book.gate(f"part{len(said)}", [book.run(SLOW[:11], day=30)] * 3)
+        run("accept", "*/11", *arguments)
+        assert set(said) == set(book.labels(book.session("whole", [book.run(SLOW[:11], day=31)] * 3)).values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["zzz"], "no benchmark whose level is accepted has the key 'zzz'; known: op/mine/fp32/00"),
+        (["*/03"], "no benchmark whose level is accepted has the key '*/03'; known: op/mine/fp32/00"),
+        (["*", "--night", "n3"], "no level with night 'n3' is accepted, so there is none to withdraw"),
+        (["*", "--metric", "launches"], "these benchmarks have no metric 'launches'"),
+    ],
+)
+def test_withdraw_refuses_what_is_not_accepted(book: Any, run: Run, arguments: list[str], said: str) -> None:
+    """One sentence, and nothing is written."""
+    accepted_too_early(book, 0)
+    records = book.history.records(book.machine)
+    status, text = run("accept", *arguments, "--withdraw", "--reason", "why")
+
+    assert (status, len(text.splitlines())) == (21, 1)
+    assert said in text
+    assert records == book.history.records(book.machine)
 
 
 @pytest.mark.parametrize(

@@ -196,12 +196,18 @@ FAULTS: dict[str, Callable[[bytes], bytes]] = {
     "no-object": lambda _: b"[]",
     "unknown-verdict": lambda data: data.replace(b"INCONCLUSIVE", b"FINE"),
     "unknown-reason": lambda data: data.replace(b"HELD", b"BORED"),
-    "newer-schema": lambda data: data.replace(b'"schema":1', b'"schema":2'),
+    "newer-schema": lambda data: data.replace(b'"schema":2', b'"schema":3'),
     "other-machine": lambda data: data.replace(b"h200-sxm", b"a100-sxm"),
     "unknown-key": lambda data: data.replace(b'"trusted"', b'"mistrusted"'),
     "one-key-more": lambda data: data.replace(b'"trusted"', b'"more":[],"trusted"'),
     "no-keys": lambda data: data.replace(b'"op/mine/fp32/00"', b"7"),
     "nan": lambda data: data.replace(b'"confirming":[', b'"confirming":[{"k":{"m":NaN}},'),
+    "no-plant": lambda data: re.sub(rb',"plant":{.*?}', b"", data),
+    "plant-of-no-size": lambda data: re.sub(rb'"size_ratio":[0-9.]+', b'"size_ratio":0', data),
+    "plant-seen-as-text": lambda data: re.sub(rb'"seen_ratios":\[', b'"seen_ratios":["",', data),
+    "plant-nowhere": lambda data: re.sub(rb'"plant":{"key":"[^"]*"', b'"plant":{"key":""', data),
+    "no-plant-object": lambda data: re.sub(rb'"plant":{.*?}', b'"plant":[]', data),
+    "more-pairs-than-processes": lambda data: data.replace(b'"trusted":[]', b'"trusted":[' + b"{}," * 99 + b"{}]"),
 }
 
 
@@ -307,7 +313,8 @@ def test_two_writers_at_once_lose_nothing(book: Any) -> None:
         ledger = Ledger(history, {book.machine!r})
         for number in range(10):
             night = f"{{sys.argv[1]}}{{number}}"
-            history.save({book.machine!r}, document, night)
+            ended = f"2026-01-01T00:{{ord(sys.argv[1]) - 97:02d}}:{{number:02d}}+00:00"  # no two processes end at once
+            history.save({book.machine!r}, document | {{"datetime": ended}}, night)
             ledger.mark(night, {{Pair("op/mine/fp32/00", "device_time_ns"): Mark(Outcome.PASS)}})
             assert night in [each.name for each in ledger.nights()]
     """
@@ -489,7 +496,8 @@ def test_a_session_reads_new_files_only(indexed: Any, monkeypatch: pytest.Monkey
 
 def test_a_changed_digest_has_a_new_version(book: Any) -> None:
     """Whoever changes what is kept of a file raises `index._VERSION`, else old indexes are read as new ones."""
-    run = book.run([1.0], others=OTHERS, gated=True)
+    block = {"machine": "cpu-epyc-2c", "settings": {"threads": 2, "environment": {}}}
+    run = book.run([1.0], others=OTHERS, gated=True, **block)
     group = {"outcome": "PASS", "reasons": ["FASTER"], "since": "n0", "pairs": {"launches": ["k"]}}
     judged = {
         "verdicts": [group],
@@ -501,9 +509,10 @@ def test_a_changed_digest_has_a_new_version(book: Any) -> None:
         digest_run(run),
         digest_record(judged),
         digest_record({"accepted": {"m": ["k"]}, "reason": "r", "who": "w"}),
+        digest_record({"withdrawn": {"m": ["k"]}, "reason": "r", "who": "w"}),
     ]
 
-    assert (index_module._VERSION, zlib.crc32(repr(digests).encode())) == (1, 2910754941)
+    assert (index_module._VERSION, zlib.crc32(repr(digests).encode())) == (2, 324170921)
 
 
 # --- which nights ---
@@ -531,7 +540,9 @@ def random_history(book: Any, seed: random.Random, nights: int) -> None:
             pairs = [Pair(key, metric) for key in metrics for metric in ("device_time_ns", "launches")]
             book.ledger.mark(name, {pair: seed.choice(outcomes) for pair in pairs})
         if seed.random() < 0.05:
-            book.ledger.accept(name, [book.pair(seed.randrange(5))], "why", "who")
+            book.ledger.accept(name, accepted := [book.pair(seed.randrange(5))], "why", "who")
+            if number % 3 == 0:
+                book.ledger.withdraw({name: accepted}, {}, "why", "who")
 
 
 @pytest.mark.parametrize("number", range(8))
@@ -562,6 +573,24 @@ def test_old_nights_are_left_out(book: Any) -> None:
 
     assert [f"n{number}" for number in (*range(20), *range(40, 60))] == names
     shutil.rmtree(book.folder / VERDICTS, ignore_errors=True)
+
+
+def test_a_copy_in_another_night_is_no_night(book: Any) -> None:
+    """A process counts once: for the night of which something has been said, else for the older one."""
+    book.calm(8)
+    book.ledger.mark("n7", {book.pair(0): Mark(Outcome.REGRESSED)})
+    runs = [file.path for file in book.history.files(book.machine)]
+    stolen = json.loads(runs[-1].read_text())
+    stolen["fuseproof"]["night"] = "n9"
+    copy = runs[0].with_name(runs[0].name.replace("_n0_", "_n9_"))
+    copy.write_text(json.dumps(stolen))
+    ledger = book.ledger
+
+    for nights in (ledger.nights(), ledger.nights(before="n7")):
+        assert [night.name for night in nights] == [f"n{number}" for number in range(len(nights))]
+    assert [len(night.screening) for night in ledger.nights()] == [3] * 8
+    (sentence,) = ledger.set_aside
+    assert f"{copy.name}: is a copy of {runs[-1].name}; delete it" in sentence
 
 
 @pytest.mark.parametrize("index", ["kept", "none"])

@@ -202,6 +202,13 @@ class Project:
         """Run pytest, by default with the gate, saving the run; return what it printed."""
         return checked(self.pytester.runpytest_inprocess(*args, *GATED * gate, no_reraise_ctrlc=True), status)
 
+    def check(self) -> tuple[int, str]:
+        """Judge the newest night from its files; return the status and the last line that the table says."""
+        files = self.history.nights(SLUG).popitem()[1]
+        command = [sys.executable, "-m", "fuseproof", "check", "--json", *[str(file.path) for file in files]]
+        ran = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
+        return ran.returncode, json.loads(ran.stdout)["summary"]
+
     def gate(self) -> dict[str, Any]:
         """Return the last gate's JSON file."""
         return json.loads((self.root / "gate.json").read_text())  # type: ignore[no-any-return]
@@ -584,6 +591,20 @@ def test_a_night_that_was_never_judged_is_no_baseline(project: Project) -> None:
     assert "baseline: 8 nights" in text
 
 
+def test_a_history_that_cannot_be_listed_does_not_lose_the_night(project: Project) -> None:
+    """Something else lies where the verdicts belong: nothing is judged, and what was measured is there."""
+    project.remember()
+    verdicts = project.history.root / SLUG / "verdicts"
+    verdicts.write_text("")
+    text = project.run(status=pytest.ExitCode.INTERNAL_ERROR)
+    assert "verdicts: cannot be listed (Not a directory)" in line_with(text, "gate: nothing judged")
+    assert len(project.files) == 9
+    verdicts.unlink()
+    text = project.run()
+    assert "was to be judged and has no verdict, so it is no baseline" in text
+    assert "baseline: 8 nights a benchmark" in text
+
+
 def test_a_full_disk_is_said_and_nothing_is_spoiled(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 59: status 3 and a sentence; the next run works."""
 
@@ -758,6 +779,7 @@ def test_a_plant_that_is_not_seen_answers_nothing(project: Project, monkeypatch:
     assert "; control failed: plant (by itself status 21); if noise is the cause" in closing
     assert "set OMP_NUM_THREADS=1 and calibrate anew" in closing
     assert project.gate()["summary"] == closing
+    assert project.check() == (UNANSWERED, closing)
 
 
 def test_a_control_that_crashes_answers_nothing(project: Project) -> None:
@@ -767,6 +789,7 @@ def test_a_control_that_crashes_answers_nothing(project: Project) -> None:
     text = project.run(status=UNANSWERED)
     assert "a control measured nothing: it ended with status 3: no driver" in text
     assert "nothing seen" in line_with(text, "control failed: plant: ")
+    assert project.check() == (UNANSWERED, line_with(text, "gate: 16 PASS"))
 
 
 def test_processes_of_tonight_that_disagree_answer_nothing(project: Project) -> None:
@@ -776,6 +799,7 @@ def test_processes_of_tonight_that_disagree_answer_nothing(project: Project) -> 
     project.say(factor=wild)
     text = project.run("--fuseproof-replicates=3", status=UNANSWERED)
     assert "control failed: same arm" in text
+    assert project.check()[0] == UNANSWERED
 
 
 # --- pairs with the trusted environment -------------------------------------------------------------------------------

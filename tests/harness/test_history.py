@@ -438,6 +438,20 @@ POISONS = [
     Poison(
         "key-twice", (*RECORD, "key"), "layer_norm/apex/bf16/4096x1024", r"benchmarks\[1\] and benchmarks\[0\] both"
     ),
+    Poison(
+        "key-of-two-lines", (*RECORD, "key"), "op/\n\x1b[31m", r"fuseproof\.key is 'op/\\n\\x1b\[31m', which no line"
+    ),
+    Poison("key-of-half-a-character", (*RECORD, "key"), "op/\ud800", r"fuseproof\.key is 'op/\\ud800', which no line"),
+    Poison("key-of-the-suite", (*RECORD, "key"), "*", r"fuseproof\.key is '\*', which stands for the whole suite"),
+    Poison("metric-without-a-name", (*RECORD, "metrics", ""), 1, r"metrics of .* has the name '', which no line"),
+    Poison(
+        "metric-of-two-lines", (*RECORD, "metrics", "a\nb"), 1, r"metrics of .* has the name 'a\\nb', which no line"
+    ),
+    Poison("half-a-character", ("machine_info", "node"), "\udfff", r"machine_info\.node is '\\udfff', which has half"),
+    Poison("half-a-key", ("machine_info", "\udfff"), 1, "machine_info has a key that is not a string of whole"),
+    Poison("settings-list", ("fuseproof", "settings"), [], r"fuseproof\.settings is a list, not a dict"),
+    Poison("threads-text", ("fuseproof", "settings"), {"threads": "8"}, r"settings\.threads is '8', not a number of"),
+    Poison("threads-zero", ("fuseproof", "settings"), {"threads": 0}, r"settings\.threads is 0, not a number of"),
     Poison("method-missing", (*RECORD, "method"), DELETE, r"fuseproof\.method is missing"),
     Poison("invalid-text", (*RECORD, "invalid"), "throttled", r"fuseproof\.invalid is 'throttled', not a list"),
     Poison("invalid-number", (*RECORD, "invalid"), [3], r"fuseproof\.invalid is not a list of texts"),
@@ -621,6 +635,21 @@ class TestGarbage:
         (history.root / "circle").symlink_to("circle")
         with pytest.raises(HistoryError, match=r"bench_history: cannot be listed \(Too many levels"):
             history.machines()
+
+    def test_a_link_to_itself(self, history: History) -> None:
+        """As the history it cannot be listed, and a run that lies elsewhere is read all the same."""
+        history.save("h200", sound(), "n1")
+        link = history.root.parent / "link"
+        link.symlink_to(link)
+        with pytest.raises(HistoryError, match=r"link: cannot be listed \(Too many levels of symbolic links\)"):
+            History(link).machines()
+        run = history.files("h200")[0]
+        assert [run.path] == [each.file.path for each in History(link).select("h200", str(run.path))[0]]
+
+    def test_root_that_nobody_can_name(self) -> None:
+        """The folder of a configuration may hold anything."""
+        with pytest.raises(HistoryError, match=r"'a\\x00b': cannot be listed"):
+            History(Path("a\0b")).machines()
 
     def test_root_that_is_a_file(self, history: History) -> None:
         """A file in the history's place cannot pass for an empty history."""

@@ -348,6 +348,16 @@ def test_numbers_that_mean_something_else_are_not_compared(project: Project, now
     assert "(NOW)" not in project.run("--benchmark-compare", "--fuseproof-gate=off")
 
 
+def test_times_on_a_cpu_compare_only_within_one_number_of_threads(project: Project) -> None:
+    """A kernel is as much faster as it has threads, and nobody has improved it."""
+    project.run("--benchmark-autosave")
+    document = project.document()
+    assert document["fuseproof"]["settings"]["threads"] == 1
+    document["fuseproof"]["settings"]["threads"] = 2
+    project.files[0].write_text(json.dumps(document))
+    assert "test_add (NOW)" not in project.run("--benchmark-compare", "--fuseproof-gate=off")
+
+
 def test_iteration_times_compare_only_within_one_cpu_model(project: Project) -> None:
     """The host takes part in an iteration's time, not in a kernel's: only the latter outlives another CPU."""
     project.write(test_two=LADDER)
@@ -480,6 +490,15 @@ def test_a_storage_that_is_no_folder_is_refused(project: Project) -> None:
     """pytest-benchmark can store in elasticsearch; the history cannot."""
     text = project.run("--benchmark-storage=elasticsearch+http://localhost/x", status=USAGE_ERROR)
     assert "fuseproof keeps its history in files; give a folder" in text
+
+
+@pytest.mark.parametrize("args", [[], ["--benchmark-compare", "--benchmark-autosave"]], ids=["plain", "gated"])
+def test_a_history_that_leads_to_itself_is_refused(project: Project, args: list[str]) -> None:
+    """A link in a circle: pytest-benchmark would end in a traceback where Python is older than 3.13."""
+    (project.root / "bench_history").symlink_to("bench_history")
+    status = 0 if not args and sys.version_info >= (3, 13) else USAGE_ERROR
+    text = project.run(*args, status=status)
+    assert status == 0 or "bench_history" in line_with(text, "ymlink loop" if sys.version_info < (3, 13) else "levels")
 
 
 def test_another_storage_folder_is_used(project: Project) -> None:

@@ -109,7 +109,7 @@ def _measured(sheet: Sheet) -> _Measured:
         if word.invalid:
             invalid[number] = word.key
         else:
-            names = [(pair, f"{word.method} {word.cpu_model}") for pair in sheet.measured(number)]
+            names = [(pair, f"{word.method} {word.host}") for pair in sheet.measured(number)]
             columns_of[number] = [columns.setdefault(name, len(columns)) for name in names]
     # Words to their columns, filled up with one that is dropped in the end.
     width = max(map(len, columns_of.values()), default=0)

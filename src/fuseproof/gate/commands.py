@@ -42,8 +42,10 @@ def add_check(commands: Any) -> None:
         help="judge the newest night of some run files, from the files alone",
         description="Judge the newest night of the files given by the other nights among them or, if all are of one "
         "night, by the history. Its first processes screen, as many as `replicates` says; further ones confirm. "
-        "Nothing is run and nothing is written. Whether a planted slow-down was seen is not judged from files: a night "
-        "whose own session ended with 21 for that can be 0 here.",
+        "Of a night that its own session has judged all screen, and what that session left confirms. "
+        "Nothing is run and nothing is written. The controls of the night's own session (a planted slow-down, "
+        "processes of one arm) are judged again by what it left with its verdicts, beside the runs or in the history; "
+        "of a night that left nothing that is said.",
         epilog=_STATUSES,
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a run of bench_history, or a copy of one")
@@ -63,12 +65,13 @@ def add_show(commands: Any, this_machine: Callable[[], str | None]) -> None:
         help="how well each benchmark can be gated, or the nights of one",
         description="Without KEY: each benchmark with its baseline, its noise between nights and between processes, "
         "and the slow-down that a night would find in 95 % of cases, by the history alone and in pairs. With KEY: "
-        "each night's value, spread and verdict, and where the level changed.",
+        "each night's value, spread and verdict, where the level changed, and nights that have not seen the slow-down "
+        "that they had planted.",
     )
     parser.add_argument("key", nargs="?", metavar="KEY", help="a benchmark's key, or a pattern such as 'adam_step/*'")
     parser.add_argument("--metric", help="only this metric, such as device_time_ns")
     _add_machine(parser)
-    _add_places(parser, "print one JSON object: benchmarks, or series by key and metric")
+    _add_places(parser, "print one JSON object: benchmarks, or series by key and metric and unseen_plants")
     parser.set_defaults(run=_explained(_show), this_machine=this_machine)
 
 
@@ -78,15 +81,20 @@ def add_accept(commands: Any, this_machine: Callable[[], str | None]) -> None:
         "accept",
         help="accept a night's level as the new baseline",
         description="Say that a changed level is wanted. The newest night becomes the first of a new baseline for "
-        "these benchmarks; a benchmark that this night does not have is retired, and no longer MISSING.",
+        "these benchmarks; a benchmark that this night does not have is retired, and no longer MISSING. --withdraw "
+        "takes the newest acceptance of these benchmarks back: they are judged as before it, and nights that were "
+        "judged by it are no baseline for them.",
     )
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a benchmark's key, or a pattern such as 'adam_step/*'")
-    parser.add_argument("--reason", required=True, help="why this level is wanted; it is kept")
+    parser.add_argument("--withdraw", action="store_true", help="take an acceptance back")
+    parser.add_argument("--reason", required=True, help="why this level is wanted, or no longer; it is kept")
     parser.add_argument("--metric", help="only this metric; else all of the benchmark")
     parser.add_argument("--night", help="a night by its name; else the newest")
     parser.add_argument("--who", help="who accepts; else the name of the user")
     _add_machine(parser)
-    _add_places(parser, "print one JSON object: night, accepted, retired, reason, who, notes")
+    _add_places(
+        parser, "print one JSON object: night, accepted, retired, reason, who, notes; or withdrawn, no_baseline"
+    )
     parser.set_defaults(run=_explained(_accept), this_machine=this_machine)
 
 
@@ -146,7 +154,11 @@ def _listed(machines: dict[str, int]) -> str:
 def _check(arguments: argparse.Namespace) -> int:
     from fuseproof.gate import present
     from fuseproof.gate.checking import checked
+    from fuseproof.run_file import RunFile, dated_ahead
 
+    named = (RunFile.parse(path, "") for path in arguments.files)
+    for sentence in dated_ahead(file for file in named if file is not None):
+        print(f"fuseproof check: {sentence}", file=sys.stderr)
     settings = _settings()
     waivers = load_waivers(Path(), settings.gate)
     session = checked(
@@ -191,12 +203,14 @@ def _show(arguments: argparse.Namespace) -> int:
         )
         shown_series = {pair: trend.series(nights, pair) for pair in pairs}
         lines = [line for pair, (points, _) in shown_series.items() for line in trend.series_lines(pair, points)]
+        asleep = ledger.unseen_plants()
+        lines += [f"control failed: plant of night {night}: {detail}" for night, detail in asleep.items()]
         lines += dict.fromkeys(note for _, note in shown_series.values() if note is not None)
         tables = [
             {"key": pair.key, "metric": pair.metric, "nights": trend.to_json(points)}
             for pair, (points, _) in shown_series.items()
         ]
-        document = {"series": tables}
+        document = {"series": tables, "unseen_plants": asleep}
     if arguments.json:
         print(json.dumps(document | {"set_aside": ledger.set_aside}))
     else:
@@ -205,12 +219,13 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _accept(arguments: argparse.Namespace) -> int:
-    from fuseproof.gate.keys import accept
+    from fuseproof.gate.keys import accept, withdraw
 
     history = _history(arguments)
     machine = _machine(arguments, history)
     who = arguments.who or _user()
-    done = accept(history, machine, arguments.keys, arguments.metric, arguments.night, reason=arguments.reason, who=who)
+    do = withdraw if arguments.withdraw else accept
+    done = do(history, machine, arguments.keys, arguments.metric, arguments.night, reason=arguments.reason, who=who)
     print(json.dumps(done.document()) if arguments.json else "\n".join(done.lines()))
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,12 +12,12 @@ from fuseproof.gate.records import NightRecord, Recall, by_metric
 from fuseproof.gate.sheet import Row, Sheet
 from fuseproof.history import VERDICTS, History
 from fuseproof.index import Index, opened
-from fuseproof.storage import shown
-from fuseproof.verdicts.controls import Unchanged
+from fuseproof.storage import HistoryError, shown
+from fuseproof.verdicts.controls import Planting, Unchanged, judge_plant
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.recorded import assembled, night_of
-from fuseproof.verdicts.verdict import Mark, Pair
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
 __all__ = ["Ledger"]
 
@@ -77,6 +78,32 @@ class Ledger:
         """Return a night of run documents, without marks."""
         return night_of(name, documents)
 
+    def said(self, night: str) -> NightRecord | None:
+        """Return what a night's own session said of it and saw; None where no file says it.
+
+        Raises:
+            HistoryError: a file of verdicts on this night cannot be read.
+
+        """
+        files = [file for file in self.history.records(self.machine) if file.night == night]
+        judged = [document for document in map(self.history.load_record, files) if "verdicts" in document]
+        return NightRecord.read(judged) if judged else None
+
+    def unseen_plants(self) -> dict[str, str]:
+        """Return, by night, what its session saw of the slow-down that it planted, where that was not enough."""
+        judged: dict[str, list[dict[str, Any]]] = {}
+        for file in self.history.records(self.machine):
+            with suppress(HistoryError):  # named among what is set aside
+                if "verdicts" in (document := self.history.load_record(file)):
+                    judged.setdefault(file.night, []).append(document)
+        found: dict[str, str] = {}
+        for night, documents in judged.items():
+            planting = NightRecord.read(documents).planting
+            if planting is not None and planting.plant is not None:
+                control = judge_plant(planting.plant, planting.effects_ln)
+                found |= {} if control.passed else {night: control.detail}
+        return found
+
     def mark(
         self,
         night: str,
@@ -84,6 +111,7 @@ class Ledger:
         *,
         evidence: Evidence | None = None,
         unchanged: Unchanged | None = None,
+        planting: Planting | None = None,
     ) -> None:
         """Remember what was said of a night.
 
@@ -91,7 +119,7 @@ class Ledger:
             HistoryError: it cannot be written; the message says why and what to do.
 
         """
-        record = NightRecord(marks, evidence or Evidence(), unchanged)
+        record = NightRecord(marks, evidence or Evidence(), unchanged, planting or Planting())
         self.history.save_record(self.machine, record.document(), night)
         self._loaded.clear()
 
@@ -99,6 +127,25 @@ class Ledger:
         """Remember that a night's level of these pairs is wanted; raises HistoryError as `mark` does."""
         document = {"accepted": by_metric(pairs), "reason": reason, "who": who}
         self.history.save_record(self.machine, document, night)
+        self._loaded.clear()
+
+    def withdraw(
+        self, nights: Mapping[str, Iterable[Pair]], since: Mapping[str, Iterable[Pair]], reason: str, who: str
+    ) -> None:
+        """Remember that levels are no longer wanted; raises HistoryError as `mark` does.
+
+        Args:
+            nights: by name, the pairs whose level was accepted with them.
+            since: by name, the pairs that later nights have measured: they were judged by that level, so they are
+                INVALID from now on.
+            reason, who: for whoever asks later.
+
+        """
+        for night, pairs in since.items():  # first: whoever is killed in between can do it again
+            self.mark(night, dict.fromkeys(pairs, Mark(Outcome.INVALID, (Reason.WITHDRAWN,))))
+        for night, pairs in nights.items():
+            document = {"withdrawn": by_metric(pairs), "reason": reason, "who": who}
+            self.history.save_record(self.machine, document, night)
         self._loaded.clear()
 
     def _load(self, before: str | None, whole: Callable[[str], bool] | None = None) -> tuple[list[Night], Recall]:
@@ -110,12 +157,13 @@ class Ledger:
         for file in self.history.records(self.machine):
             records.setdefault(file.night, []).append(f"{VERDICTS}/{file.path.name}")
         with opened(self.history, self.machine, stored=self._keep_index) as index:
+            # What has been said of a night holds for its own files, not for copies of them in another.
+            told = sorted(runs, key=lambda name: name not in records)
+            copies = index.copies([file.path.name for name in told for file in runs[name]])
             files = {}
-            copies: dict[str, str] = {}
             for name in names:
-                found = [file.path.name for file in runs[name]]
-                copies |= index.copies(found)
-                files[name] = _Files([each for each in found if each not in copies], records.get(name, []))
+                found = [file.path.name for file in runs[name] if file.path.name not in copies]
+                files[name] = _Files(found, records.get(name, []))
             rows = [files[name].row(name, index) for name in names]
             sheet = Sheet([row for row in rows if row.runs], index.words)
             choice = choose(sheet)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fuseproof.gate.session import GateSession
 from fuseproof.verdicts.night import NOT_RECORDED, Night, is_share
+from fuseproof.verdicts.recorded import THREADS
 from fuseproof.verdicts.verdict import SUITE, UNANSWERED_STATUS, Outcome, Pair, Verdict, closing_line, in_percent
 
 __all__ = ["CALIBRATE", "aligned", "night_label", "shown_value", "table_lines", "to_json"]
@@ -20,14 +21,12 @@ _HEADER = ("benchmark", "metric", "baseline", "now", "change", "95 % interval", 
 _QUIET = (Outcome.UNGATEABLE, Outcome.NEW)
 _SHOWN_BITS = 1000  # a float holds 1,024
 _BY_NOISE = ("plant", "same arm")  # controls that fail where processes differ by more than the history knows
-_IF_NOISE = (
-    "if noise is the cause: on a CPU set OMP_NUM_THREADS=1 and calibrate anew, in a new history; "
-    "else docs/verdicts.md, section 8"
+_IF_NOISE = "if noise is the cause: on a CPU set OMP_NUM_THREADS=1 and calibrate anew; else docs/verdicts.md, section 8"
+_UNPLANTED = "no slow-down was planted"
+_UNRECORDED = (
+    "plant: not on record, so whether the night's gate was awake is not known: a gated session leaves it with its "
+    "verdicts, beside its runs"
 )
-_UNPLANTED = {
-    False: "no slow-down was planted",
-    True: "whether a planted slow-down was seen is not judged from files: only the night's own gated session says it",
-}
 _QUIET_ROWS = 10  # a new machine has hundreds of them, and the table is for what wants attention
 
 
@@ -47,13 +46,17 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     lines += [f"... and {count} lines more of {outcome}" for outcome, count in left_out.items()]
     lines += [f"control failed: {each.name}: {each.detail}" for each in session.controls if not each.passed]
     awake = [f"{each.name}: {each.detail}" for each in session.controls if each.passed]
-    asleep = [_UNPLANTED[session.from_files]] if session.plant is not None and not session.planted else []
+    asleep = []
+    if session.planting is None:
+        asleep = [_UNRECORDED]
+    elif session.plant is not None and not session.planted and not session.from_files:
+        asleep = [_UNPLANTED]
     lines += [f"controls: {'; '.join([*awake, *asleep])}"] if awake or asleep else []
     lines += [f"set aside: {sentence}" for sentence in (*session.recall.set_aside, *session.screening.set_aside)]
     if session.full_selection and not is_share(session.selection):
         known = session.screening.known | session.screening.tonight.pairs
         lines += session.settings.unmatched({pair.key for pair in known})
-    lines += _other_selections(session)
+    lines += _other_selections(session) + _other_threads(session)
     lines.append(summary_line(session))
     new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
     if new or not session.screening.known:
@@ -74,7 +77,7 @@ def summary_line(session: GateSession) -> str:
     if aside := len(session.recall.set_aside) + len(session.screening.set_aside):
         parts.append(f"{aside} set aside")
     parts += _failed_controls(session)
-    parts += ["plants are not judged from files"] * session.from_files
+    parts += ["controls: not on record"] * (session.planting is None)
     if session.settings.mode == "warn":
         parts.append('mode "warn": the status stays 0')
     return "gate: " + "; ".join(parts)
@@ -100,6 +103,20 @@ def _other_selections(session: GateSession) -> list[str]:
     return [
         f"the baseline's newest nights were asked for something else ({shown}): what a process measures besides can "
         "move a benchmark by 1 %; calibrate what the nights run"
+    ]
+
+
+def _other_threads(session: GateSession) -> list[str]:
+    """Say if what has no baseline has nights with another number of threads, on a CPU."""
+    new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
+    own = session.screening.tonight.host.get(THREADS)
+    nights = [night for night in session.screening.history if night.host.get(THREADS, own) != own]
+    without = {key for night in nights for key in new & night.methods.keys()}
+    if not without:
+        return []
+    return [
+        f"{len(without)} keys without a baseline have nights with {nights[-1].host[THREADS]} threads, and tonight's "
+        f"have {own}: on a CPU each number has a baseline of its own; set OMP_NUM_THREADS to theirs, or calibrate"
     ]
 
 

@@ -11,6 +11,7 @@ from fuseproof.gate.settings import GateSettings
 from fuseproof.gate.waivers import unknown_waivers
 from fuseproof.verdicts.controls import (
     Plant,
+    Planting,
     Unchanged,
     choose_plant,
     count_unchanged,
@@ -53,7 +54,7 @@ class GateSession:
         selection: what was asked for, in the words of the command line; empty for everything.
         full_selection: whether the whole suite was asked for, so that what did not run is MISSING.
         recall: what the history says besides its nights.
-        from_files: nothing is run, so whether a planted slow-down is seen cannot be judged.
+        from_files: nothing is run: of a planted slow-down is known what the night's own session has left.
         screening: what tonight's own processes say.
         evidence: the confirming processes so far.
 
@@ -73,6 +74,7 @@ class GateSession:
         recall: Recall | None = None,
         alone: Collection[str] = (),
         from_files: bool = False,
+        planting: Planting | None = None,
     ) -> None:
         self.settings = settings
         self.selection = selection
@@ -86,6 +88,7 @@ class GateSession:
         self._waivers = tuple(waivers)
         self._today = today
         self._planted: list[float] = []
+        self._planting = planting
 
     def plan(self) -> ConfirmPlan | None:
         """Return what the next confirming process, or pair of processes, must run; None when enough is known."""
@@ -106,6 +109,11 @@ class GateSession:
             for each in self.screening.screened
         )
         return min((plant for plant in plants if plant is not None), key=lambda plant: plant.size_ln, default=None)
+
+    @property
+    def planting(self) -> Planting | None:
+        """What became of the planted slow-down; None where a night judged from files has left nothing of it."""
+        return self._planting if self.from_files else Planting(self.plant, tuple(self._planted))
 
     @property
     def planted(self) -> bool:
@@ -139,7 +147,7 @@ class GateSession:
     @property
     def record(self) -> NightRecord:
         """All that the history must remember of this night."""
-        return NightRecord(self.marks, self.evidence, self.unchanged)
+        return NightRecord(self.marks, self.evidence, self.unchanged, self.planting)
 
     @property
     def unchanged(self) -> Unchanged | None:
@@ -168,8 +176,10 @@ class GateSession:
             if each.judged.any()
             for control in [judge_same_arm(each, arms)]
         ]
-        if self.plant is not None and self._planted:
-            found.append(judge_plant(self.plant, self._planted))
+        planting = self.planting
+        # A saved night whose session ended before it looked has shown nothing: that of a running one is not over yet.
+        if planting is not None and planting.plant is not None and (planting.effects_ln or self.from_files):
+            found.append(judge_plant(planting.plant, planting.effects_ln))
         own = [self.unchanged] if self.unchanged is not None else []
         if own or self.recall.unchanged:
             found.append(judge_unchanged([*self.recall.unchanged, *own]))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from fuseproof.digest import ACCEPTED, RunWord, read_word
+from fuseproof.digest import ACCEPTED, WITHDRAWN, RunWord, read_word
 from fuseproof.verdicts.recorded import Process
 from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
@@ -76,9 +76,9 @@ class Sheet:
         return [Pair(word.key, metric) for metric in word.metrics]
 
     def _mark(self, number: int) -> Mark | None:
-        """Return the mark that a word of a record stands for; None for an accepted level."""
+        """Return the mark that a word of a record stands for; None for a level that is accepted or withdrawn."""
         said = read_word(self._words[number])
-        return None if said == ACCEPTED else Mark(Outcome(said[0]), tuple(map(Reason, said[1])), said[2])
+        return None if said in (ACCEPTED, WITHDRAWN) else Mark(Outcome(said[0]), tuple(map(Reason, said[1])), said[2])
 
     def measured(self, number: int) -> list[Pair]:
         """Return the pairs that a benchmark of a run has values of, its kernels' names too."""
@@ -114,7 +114,8 @@ class Sheet:
         accepted: set[int] = set()
         for numbers in row.records:
             if numbers and self.mark(numbers[1]) is None:
-                accepted.update(numbers[::2])
+                withdrawn = read_word(self._words[numbers[1]]) == WITHDRAWN
+                (accepted.difference_update if withdrawn else accepted.update)(numbers[::2])
             else:
                 last.update(zip(numbers[::2], numbers[1::2], strict=True))
         return last, accepted

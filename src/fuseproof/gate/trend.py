@@ -178,7 +178,7 @@ def series_lines(pair: Pair, points: Sequence[Point]) -> list[str]:
     before = None
     for point in points:
         number = isinstance(point.value, int | float)
-        change = in_percent(math.log(point.value / before)) if number and before and point.value else "-"
+        change = in_percent(math.log(point.value) - math.log(before)) if number and before and point.value else "-"
         rows.append(
             (
                 night_label(Night(point.night, [], day=point.day)),

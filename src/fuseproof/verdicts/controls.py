@@ -17,7 +17,16 @@ from fuseproof.verdicts.noise import WINSOR_MADS, fisher, student
 from fuseproof.verdicts.screening import Screened
 from fuseproof.verdicts.verdict import Control, Outcome, Pair, Reason, Verdict, in_percent
 
-__all__ = ["Plant", "Unchanged", "choose_plant", "count_unchanged", "judge_plant", "judge_same_arm", "judge_unchanged"]
+__all__ = [
+    "Plant",
+    "Planting",
+    "Unchanged",
+    "choose_plant",
+    "count_unchanged",
+    "judge_plant",
+    "judge_same_arm",
+    "judge_unchanged",
+]
 
 SAME_ARM_LIMIT = 4.0  # times the history's variance: twice its standard deviation
 SAME_ARM_TAIL = 0.001
@@ -35,6 +44,20 @@ class Plant:
     pair: Pair
     size_ln: float
     block_ln: float
+
+
+@dataclass(frozen=True)
+class Planting:
+    """What became of a session's planted slow-down.
+
+    Attributes:
+        plant: None where nothing was judged that has noise.
+        effects_ln: each time that it was looked for, as it was seen; NaN for a process that measured nothing.
+
+    """
+
+    plant: Plant | None = None
+    effects_ln: tuple[float, ...] = ()
 
 
 def choose_plant(each: Screened, beside: Collection[str] = ()) -> Plant | None:

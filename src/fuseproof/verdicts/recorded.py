@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fuseproof.run_schema import cpu_threads, measured_on
 from fuseproof.verdicts.night import NOT_RECORDED, Night, Values
 from fuseproof.verdicts.verdict import Pair
 
-__all__ = ["Process", "assembled", "night_of", "process_of", "tests_by_key", "values_of"]
+__all__ = ["THREADS", "Process", "assembled", "night_of", "process_of", "tests_by_key", "values_of"]
 
+THREADS = "threads"
+"""Among a night's `host`: how many torch had, where the CPU itself was measured."""
+
+_APART = "its processes do not measure the same: method, CPU model or threads differ"
 HOST_PARTS = ("driver",)  # what a pair of environments on one host shares; all else comes with an environment
 
 
@@ -73,15 +79,18 @@ def night_of(name: str, documents: Sequence[Mapping[str, Any]]) -> Night:
 def assembled(name: str, processes: Sequence[Process]) -> Night:
     """Return a night of screening processes, without marks.
 
-    A key is invalid if one of its processes says so. Host and iteration times compare within one CPU model only, so
-    that is part of each method.
+    A key is invalid if one of its processes says so, or if they measured it by more than one method. Host and iteration
+    times compare within one CPU model only, and on a CPU all do with one number of threads: those are part of each
+    method.
     """
     invalid: dict[str, list[str]] = {}
     methods: dict[str, str] = {}
     for process in processes:
-        cpu = process.block.get("cpu_model", "")
-        methods |= {key: f"{method} {cpu}" for key, method in process.methods.items()}
-        for key, reasons in process.invalid.items():
+        where = measured_on(process.block)
+        own = {key: f"{method} {where}" for key, method in process.methods.items()}
+        apart = {key: [_APART] for key in own if methods.get(key, own[key]) != own[key]}
+        methods |= own
+        for key, reasons in itertools.chain(process.invalid.items(), apart.items()):
             known = invalid.setdefault(key, [])
             known += [reason for reason in reasons if reason not in known]
     blocks = [process.block for process in processes]
@@ -89,6 +98,8 @@ def assembled(name: str, processes: Sequence[Process]) -> Night:
     software = dict(blocks[-1].get("software", {})) if blocks else {}
     host = {part: software.pop(part) for part in HOST_PARTS if part in software}
     host |= {part: str(blocks[-1][part]) for part in ("power_limit_w",) if blocks and part in blocks[-1]}
+    if blocks and (threads := cpu_threads(blocks[-1])) is not None:
+        host[THREADS] = str(threads)
     return Night(
         name,
         [process.values for process in processes],

@@ -286,6 +286,8 @@ def held_since(history: Sequence[Night], pair: Pair, reason: Reason) -> str | No
     """
     for night in reversed(history):
         mark = night.marks.get(pair)
+        if pair.key in night.methods and pair not in night.pairs:
+            continue  # measured by another method than tonight's
         if mark is not None and mark.outcome is not Outcome.INVALID:
             lasting = reason is Reason.HELD and mark.outcome is Outcome.REGRESSED
             held = (lasting or reason in mark.reasons) and pair not in night.accepted

@@ -78,6 +78,7 @@ class Reason(StrEnum):
     NO_NOISE = "NO_NOISE"
     UNDECIDED = "UNDECIDED"
     FAILED = "FAILED"
+    WITHDRAWN = "WITHDRAWN"
 
 
 class Pair(NamedTuple):

@@ -3,7 +3,7 @@
     python docs/gate_protocol.py run FOLDER --lease monday --copies PYTHON_A PYTHON_B --processes 10 --minutes 9
     python docs/gate_protocol.py run FOLDER --lease monday --processes 3 --planted --gpus 0 1
     python docs/gate_protocol.py import BANK FOLDER --lease monday
-    python docs/gate_protocol.py evaluate FOLDER
+    python docs/gate_protocol.py evaluate FOLDER [FILE.jsonl.gz ...]
     python docs/gate_protocol.py pack FOLDER FILE.jsonl.gz
 
 `run` adds one small file for each fresh process to FOLDER: processes of two copies of one environment in the order
@@ -14,7 +14,7 @@ folder ends: on another day, in another lease. Nothing is saved into a history.
 `import` adds the processes of a folder of `fuseproof upgrade` between two copies of one environment: old is copy A, new
 is copy B. So the same processes show that an upgrade which changes nothing passes, and how often the gate cries wolf.
 
-`evaluate` needs no GPU, and reads a folder or what `pack` has made of one. Each process is judged as a night against
+`evaluate` needs no GPU, and reads folders and what `pack` has made of them. Each process is judged as a night against
 the others (leave one out): how many of these A/A decisions lie above the 5 % limit, how many would have blocked, alone
 and in pairs, and how many slow-downs of 1.5 to 5 % that are added by arithmetic are found. The planted processes say
 whether the clock sees a slow-down at its size.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import math
 import os
@@ -148,7 +149,7 @@ def _side_by_side(gpus: Sequence[str]) -> int:
 
 def _latin_square(folder: Path, number: int) -> dict[str, float]:
     """Return a size for each benchmark that has been measured; three planted processes give each of them each size."""
-    keys = sorted({pair.key for process in read(folder, "aa") for pair in process.values})
+    keys = sorted({pair.key for process in read([folder], "aa") for pair in process.values})
     if not keys:
         raise SystemExit("planted processes take the keys of those before: run without --planted first")
     return {key: PLANTED_LN[(place + number) % len(PLANTED_LN)] for place, key in enumerate(keys)}
@@ -208,10 +209,13 @@ def _reduced(document: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str,
     """Return what the evaluation needs of a run: some kilobytes."""
     kept = ("key", "method", "metrics", "kernels_hash", "invalid", "gpu", "plant")
     records = [benchmark["extra_info"]["fuseproof"] for benchmark in document["benchmarks"]]
+    block = document["fuseproof"]
     return {
         "process": dict(about),
         "datetime": document["datetime"],
-        "fuseproof": {name: document["fuseproof"].get(name) for name in ("cpu_model", "software", "power_limit_w")},
+        "fuseproof": {
+            name: block[name] for name in ("board", "cpu_model", "software", "power_limit_w") if name in block
+        },
         "benchmarks": [
             {"extra_info": {"fuseproof": {name: record[name] for name in kept if name in record}}} for record in records
         ],
@@ -237,12 +241,19 @@ def _write(path: Path, document: Mapping[str, Any]) -> bool:
 # --- evaluating -------------------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, kind: str) -> list[Process]:
-    """Return the folder's processes of a kind, "aa" or "planted": GPU by GPU, as they ran there."""
+def read(folders: Sequence[Path], kind: str, *, boards: bool = False, without: str = "") -> list[Process]:
+    """Return the processes of a kind, "aa" or "planted", in folders and packed ones: GPU by GPU, as they ran there.
+
+    With `boards` those that do not say which GPU they ran on are told apart by lease and number. Benchmarks with
+    `without` in their keys are left out.
+    """
     found = []
-    for name, document in _documents(folder):
+    for name, document in itertools.chain.from_iterable(map(_documents, folders)):
         if not name.startswith(f"{kind}-"):
             continue
+        if without:
+            kept = [each for each in document["benchmarks"] if without not in each["extra_info"]["fuseproof"]["key"]]
+            document = {**document, "benchmarks": kept}
         records = [benchmark["extra_info"]["fuseproof"] for benchmark in document["benchmarks"]]
         planted = {
             record["key"]: (arms["size_ln"], math.log(arms["planted_ns"] / arms["base_ns"]))
@@ -250,6 +261,8 @@ def read(folder: Path, kind: str) -> list[Process]:
             if (arms := record.get("plant"))
         }
         about, night = document["process"], night_of(name, [document])
+        if boards and not night.boards:
+            night = replace(night, boards=frozenset({f"{about['lease']} {about['gpu']}"}))
         where = about["copy"], about["lease"], about["gpu"]
         found.append(Process(*where, document["datetime"], night, planted, about["seconds"]))
     begun = {lease: min(each.ended for each in found if each.lease == lease) for lease in {p.lease for p in found}}
@@ -385,9 +398,9 @@ def _slowed(values: Values, added: Mapping[str, float]) -> Values:
     }
 
 
-def evaluate(folder: Path) -> Iterator[str]:
-    """Yield the lines of the report."""
-    processes = read(folder, "aa")
+def evaluate(folders: Sequence[Path], *, boards: bool = False, without: str = "") -> Iterator[str]:
+    """Yield the lines of the report; `boards` and `without` as for `read`."""
+    processes = read(folders, "aa", boards=boards, without=without)
     if len(processes) < LEAST:
         yield f"{len(processes)} A/A processes: fewer than {LEAST} judge nothing"
         return
@@ -407,7 +420,7 @@ def evaluate(folder: Path) -> Iterator[str]:
         for percent in ADDED_PERCENT:
             yield f"{way}: +{percent:g} % added: {_found(processes, keys, paired, percent)}"
     yield _pairs_line(processes)
-    yield from _planted_lines(read(folder, "planted"))
+    yield from _planted_lines(read(folders, "planted", without=without))
 
 
 @dataclass(frozen=True)
@@ -593,8 +606,12 @@ def main() -> int:
     packs.add_argument("folder", type=Path)
     packs.add_argument("file", type=Path)
     packs.set_defaults(work=pack)
-    evaluates = commands.add_parser("evaluate", help="report on a folder, or on a packed one")
-    evaluates.add_argument("folder", type=Path)
+    evaluates = commands.add_parser("evaluate", help="report on folders, and on packed ones")
+    evaluates.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    evaluates.add_argument("--without", default="", metavar="TEXT", help="leave out benchmarks with it in their keys")
+    evaluates.add_argument(
+        "--boards", action="store_true", help="each lease's GPU is a board of its own, where the files do not say"
+    )
     evaluates.set_defaults(work=_print_report)
     arguments = parser.parse_args()
     try:
@@ -605,7 +622,7 @@ def main() -> int:
 
 
 def _print_report(arguments: argparse.Namespace) -> int:
-    for line in evaluate(arguments.folder):
+    for line in evaluate(arguments.folders, boards=arguments.boards, without=arguments.without):
         print(line, flush=True)
     return 0
 

@@ -156,6 +156,7 @@ class Bookkeeper:
             "cpu_model": here.cpu_model,
             "power_limit_w": here.power_limit_w,
             "host": here.host_id,
+            **({"board": here.board_id} if here.board_id else {}),
             "software": machine.inventory(),
             "settings": machine.settings(),
             **({"vouches": vouches} if (vouches := preflight.vouches()) else {}),

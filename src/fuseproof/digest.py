@@ -22,7 +22,7 @@ ACCEPTED = "accepted"
 WITHDRAWN = "withdrawn"
 """The word in the place of a verdict for a pair whose accepted level is so no longer."""
 
-_BLOCK_PARTS = ("machine", "cpu_model", "power_limit_w", "software", "gated", "selection", "brought")
+_BLOCK_PARTS = ("machine", "cpu_model", "power_limit_w", "board", "software", "gated", "selection", "brought")
 _RECORD_PARTS = ("confirming", "trusted", "unchanged", "reason", "who")
 
 

@@ -23,7 +23,7 @@ __all__ = ["FILE_NAME", "Index", "opened"]
 
 FILE_NAME = "index.sqlite"
 
-_VERSION = 2  # of the tables and of the digests in them
+_VERSION = 3  # of the tables and of the digests in them
 _LOCK_TIMEOUT_S = 10.0  # another session stores a batch within a second
 _BATCH = 50  # files between two commits: what a killed session has read is not read again
 _TABLES = """

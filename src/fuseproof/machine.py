@@ -50,6 +50,7 @@ class Machine:
         cpu_cores: the cores that this process may use.
         power_limit_w: the power cap in force, as a board's owner may lower it.
         host_id: a hash, so that a host can be told from another without its name in a public history.
+        board_id: a hash of the GPU's UUID (of a MIG instance: the instance's); empty without one.
     """
 
     slug: str
@@ -61,6 +62,7 @@ class Machine:
     cpu_cores: int
     power_limit_w: float | None
     host_id: str
+    board_id: str = ""
 
 
 @cache
@@ -82,7 +84,8 @@ def identify() -> Machine:
         cpu_model=cpu_model,
         cpu_cores=cpu_cores,
         power_limit_w=power_limit_w,
-        host_id=hashlib.sha256(platform.node().encode()).hexdigest()[:8],
+        host_id=_hash(platform.node()),
+        board_id=_hash(uuid) if (uuid := gpu.visible_uuid()) else "",
     )
 
 
@@ -98,6 +101,10 @@ def described() -> dict[str, Any]:
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
     }
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def slug(gpu_model: str | None, mig_profile: str | None, cpu_model: str, cpu_cores: int) -> str:

@@ -30,6 +30,7 @@ _BLOCK_OPTIONS = {
     "brought": list,
     "cpu_model": str,
     "power_limit_w": float | int | None,
+    "board": str,
     "software": dict,
     "settings": dict,
     "vouches": str,

@@ -31,6 +31,7 @@ FLAT = (0.0,) * 12
 BLOCK = {
     "cpu_model": "a CPU",
     "power_limit_w": 700.0,
+    "board": "b0a4d1e5",
     "software": {"driver": "580", "torch": "2.11"},
     "selection": "",
 }

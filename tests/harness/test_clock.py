@@ -430,6 +430,18 @@ def test_clock_rate_comes_from_a_timed_spin(machine):
     assert DeviceClock(GPU).cycles_per_ns == pytest.approx(machine.cycles_per_ns, rel=1e-5)
 
 
+def test_clock_rate_holds_no_launch(machine, monkeypatch):
+    """A launch takes the host 8 us: where the device waits for it, the spin seems longer, and its rate lower."""
+    sleep = machine._sleep
+
+    def launched(cycles):
+        machine.now_ns += 8_000
+        sleep(cycles)
+
+    monkeypatch.setattr(machine, "_sleep", launched)
+    assert DeviceClock(GPU).cycles_per_ns == pytest.approx(machine.cycles_per_ns, rel=1e-5)
+
+
 def test_sm_clock_of_each_round_comes_from_its_spin(machine, device_clock):
     """The spin is a probe of the SM clock: 1.9 cycles a ns are 1900 MHz, and half of it under a slow-down."""
     call = _Host(machine, 1000)

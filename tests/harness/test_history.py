@@ -479,6 +479,7 @@ POISONS = [
     Poison("schema-newer", ("fuseproof", "schema"), 2, "written by a newer fuseproof"),
     Poison("brought-number", ("fuseproof", "brought"), [3], r"fuseproof\.brought is not a list of texts"),
     Poison("cpu-model-list", ("fuseproof", "cpu_model"), [], r"fuseproof\.cpu_model is a list, not a str"),
+    Poison("board-number", ("fuseproof", "board"), 7, r"fuseproof\.board is 7"),
     Poison("power-limit-text", ("fuseproof", "power_limit_w"), "700", r"fuseproof\.power_limit_w is '700'"),
     Poison("software-list", ("fuseproof", "software"), [], r"fuseproof\.software is a list, not a dict"),
     Poison("other-machine", ("fuseproof", "machine"), "a100", r"fuseproof\.machine is 'a100', not 'h200-sxm'"),

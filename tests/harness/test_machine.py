@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fuseproof import gpu, machine
+from fuseproof.bookkeeping import Bookkeeper
 
 CPU = "AMD EPYC"
 
@@ -103,6 +104,23 @@ def test_two_boards_of_one_model_are_one_machine(h200, monkeypatch):
 
     assert first.gpu_uuid != machine.identify().gpu_uuid
     assert first.slug == machine.identify().slug
+    assert first.board_id != machine.identify().board_id
+
+
+@pytest.mark.parametrize(("uuid", "said"), [("1234", True), (None, False)], ids=["gpu", "cpu"])
+def test_a_run_says_which_board_it_was(monkeypatch, uuid, said):
+    """By a hash; a CPU has none."""
+    monkeypatch.setattr(gpu, "visible_uuid", lambda: uuid)
+    monkeypatch.setattr(gpu, "device", lambda: None)
+    monkeypatch.setattr(machine, "_gpu_names", lambda: ("NVIDIA H200", None))
+    monkeypatch.setattr(machine, "inventory", dict)
+    monkeypatch.setattr(machine, "settings", dict)
+    machine.identify.cache_clear()
+    block = Bookkeeper.block(SimpleNamespace(stamp=dict), {})
+    machine.identify.cache_clear()
+
+    assert ("board" in block) == said
+    assert "1234" not in json.dumps(block)
 
 
 def test_host_name_stays_private(monkeypatch):

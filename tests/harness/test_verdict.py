@@ -12,6 +12,7 @@ import pytest
 
 from fuseproof.verdicts import bounds, controls, noise
 from fuseproof.verdicts.baseline import build_family
+from fuseproof.verdicts.boards import OTHER_BOARD
 from fuseproof.verdicts.night import DEFAULT_RULES, Kind, Night, Rule, accept, segments
 from fuseproof.verdicts.nightly import Evidence, confirm_plan, judge, screen
 from fuseproof.verdicts.recorded import night_of
@@ -334,6 +335,127 @@ def test_ten_nights_of_a_third_of_a_percent():
     assert any(label.startswith("REGRESSED") for label in labels)
 
 
+# --- two boards of one model ---
+
+A, B = frozenset({"a"}), frozenset({"b"})
+
+
+def on(nights, boards):
+    """Return the nights as measured on some boards."""
+    return [replace(night, boards=boards) for night in nights]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "tonight", "percent", "label", "status"),
+    [
+        pytest.param(on(pattern(), A), A, 2.0, "INCONCLUSIVE(HELD)", 21, id="the-same"),
+        pytest.param(on(pattern(), A), B, 2.0, "INVALID(BOARD)", 21, id="another"),
+        pytest.param(on(pattern(), A), B, 3.9, "INVALID(BOARD)", 21, id="another-and-far"),
+        pytest.param(on(pattern(), A), B, 4.2, "REGRESSED", 20, id="further-than-boards-are-apart"),
+        pytest.param(on(pattern(), A), B, 0.3, "PASS", 0, id="another-and-not-slower"),
+        pytest.param(on(pattern()[:4], A) + on(pattern()[4:], B), B, 2.0, "INCONCLUSIVE(HELD)", 21, id="half"),
+        pytest.param(on(pattern()[:5], A) + on(pattern()[5:], B), B, 2.0, "INVALID(BOARD)", 21, id="less-than-half"),
+        pytest.param(on(pattern(), A | B), B, 2.0, "INVALID(BOARD)", 21, id="nights-on-both"),
+        pytest.param(on(pattern(), A), A | B, 2.0, "INCONCLUSIVE(HELD)", 21, id="tonight-on-both"),
+        pytest.param(pattern(), B, 2.0, "INCONCLUSIVE(HELD)", 21, id="earlier-ones-not-known"),
+        pytest.param(on(pattern(), A), frozenset(), 2.0, "INCONCLUSIVE(HELD)", 21, id="tonight-not-known"),
+    ],
+)
+def test_alone_another_board_is_not_to_be_told_from_a_slow_down(earlier, tonight, percent, label, status):
+    """What would be held or blocked is INVALID unless it is more than boards are apart; never green, never blamed."""
+    night = replace(tonight_of({0: percent}), boards=tonight)
+    verdicts, seen, _ = judged(earlier, night, [process({0: percent})] * 5)
+    verdict = of(verdicts, pair(0))
+
+    assert (label, status) == (verdict.label, seen)
+    assert verdict.detail == ("" if "BOARD" not in label else OTHER_BOARD)
+
+
+def test_another_board_stays_unanswered_until_its_level_is_accepted():
+    """Its nights are no baseline, so no second one blames it; accepted, the first is a sound night of a new level."""
+    history, night = on(pattern(), A), replace(tonight_of(PLUS_2), boards=B)
+    for number in range(3):
+        verdicts, status, _ = judged(history, replace(night, name=f"b{number}"), [process(PLUS_2)] * 5)
+        assert (of(verdicts, pair(0)).label, status) == ("INVALID(BOARD)", 21)
+        history = [*history, replace(night, name=f"b{number}", marks=marks_of(verdicts))]
+    history[-1] = accept(history[-1], [pair(0)])
+    verdicts, status, _ = judged(history, replace(night, name="next"))
+
+    assert segments(history, pair(0))[0] == [len(history) - 1]
+    assert (of(verdicts, pair(0)).label, of(verdicts, pair(0)).nights, status) == ("PASS", 1, 0)
+
+
+def test_what_was_spoiled_is_no_level_when_it_is_accepted():
+    """Only another board's values are sound though INVALID."""
+    history = pattern()
+    spoiled = Mark(Outcome.INVALID, (Reason.MACHINE,))
+    history[-1] = accept(replace(history[-1], marks={pair(0): spoiled}), [pair(0)])
+
+    assert segments(history, pair(0))[0] == []
+
+
+def test_pairs_do_not_mind_the_board():
+    """Both arms run on one."""
+    night, history = replace(tonight_of(PLUS_2), boards=B), on(pattern(), A)
+    verdicts, _, _ = judged(history, night, [process(PLUS_2)] * 5, [process({0: 0.0})] * 5, paired=True)
+    assert of(verdicts, pair(0)).label == "REGRESSED"
+
+
+@pytest.mark.parametrize(
+    ("boards", "labels"),
+    [
+        pytest.param(A, ["PASS(FASTER)", "IMPROVED"], id="the-same"),
+        pytest.param(B, ["PASS", "PASS"], id="another"),
+    ],
+)
+def test_another_board_is_no_improvement(boards, labels):
+    """Faster on two nights in a row, because it is another one: the level of the first stays the baseline."""
+    faster, history = {0: -2.0}, on(pattern(), A)
+    seen = []
+    for number in range(2):
+        night = replace(tonight_of(faster, f"b{number}"), boards=boards)
+        verdicts, _, _ = judged(history, night, [process(faster)] * 5)
+        seen.append(of(verdicts, pair(0)).label)
+        history = [*history, replace(night, marks=marks_of(verdicts))]
+    assert labels == seen
+
+
+@pytest.mark.parametrize(
+    ("boards", "step", "label"),
+    [
+        pytest.param(A, 0.08, "REGRESSED(CREEP)", id="the-same"),
+        pytest.param(B, 0.08, "INVALID(BOARD)", id="another"),
+        pytest.param(B, 0.5, "REGRESSED", id="further-than-boards-are-apart"),
+    ],
+)
+def test_creep_onto_another_board(boards, step, label):
+    """Alone, an anchor of other boards than the last nights' says nothing of what lies within their differences."""
+    last = 15
+    history = on(pattern(20, benchmarks=24), A)
+    history += on([tonight_of({CREEPER: n * step}, f"c{n}", benchmarks=24) for n in range(1, last)], boards)
+    night = replace(tonight_of({CREEPER: last * step}, benchmarks=24), boards=boards)
+    verdicts, _, _ = judged(history, night, [process({CREEPER: last * step})] * 5)
+
+    assert of(verdicts, pair(CREEPER)).label.startswith(label)
+
+
+@pytest.mark.parametrize(
+    ("boards", "percent", "label"),
+    [
+        pytest.param(A, 3.0, "INVALID(MACHINE)", id="the-same"),
+        pytest.param(B, 3.0, "INVALID(BOARD)", id="another"),
+        pytest.param(B, 6.0, "INCONCLUSIVE(HELD, SUITE_SHIFT)", id="further-than-boards-are-apart"),
+    ],
+)
+def test_a_suite_on_another_board(boards, percent, label):
+    """New software on another board: half of the suite is slower by what boards are apart, or by more."""
+    shifts = dict.fromkeys(range(24), percent)
+    night = replace(tonight_of(shifts, benchmarks=24), boards=boards, software=OLD if boards == A else NEW)
+    verdicts, status, _ = judged(on(pattern(benchmarks=24), A), night, [process(shifts)] * 8)
+
+    assert (of(verdicts, Pair(SUITE, TIME.metric)).label, status) == (label, 21)
+
+
 # --- golden cases: exact metrics ---
 
 
@@ -639,6 +761,16 @@ def test_night_of_run_documents():
     assert night.invalid == {"op": ["throttled"]}
     assert (night.software, night.host) == ({"torch": "2.11"}, {"driver": "580", "power_limit_w": "700.0"})
     assert night.sm_clock_mhz == 1980.0
+    assert night.boards == frozenset()
+
+
+def test_a_night_s_boards_are_known_if_each_process_says_its_own():
+    """Two processes on two boards; and one of a fuseproof that did not record them."""
+    documents = [document(1e6), document(1e6)]
+    documents[0]["fuseproof"]["board"] = "a"
+    assert night_of("n", documents).boards == frozenset()
+    documents[1]["fuseproof"]["board"] = "b"
+    assert night_of("n", documents).boards == frozenset({"a", "b"})
 
 
 def test_documents_are_judged_from_calibration_to_verdict():

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fuseproof.verdicts import noise
+from fuseproof.verdicts.boards import has_moved, is_foreign
 from fuseproof.verdicts.night import Night, Segments, is_valid, value_ln, values_ln
-from fuseproof.verdicts.noise import Floats
+from fuseproof.verdicts.noise import Flags, Floats
 from fuseproof.verdicts.rules import Kind, Rule
 from fuseproof.verdicts.verdict import Pair
 
@@ -45,6 +46,8 @@ class Family:
         anchor_nu: its degrees of freedom.
         anchor_nights: its nights.
         recent_ln: (4, pairs) the last valid nights' values, common part out.
+        foreign: most of its nights ran on other boards than tonight.
+        moved: the anchor's nights ran on other boards than the last ones and tonight.
         first: index of the segment's first clean night.
         reference: index of its newest one.
 
@@ -66,6 +69,8 @@ class Family:
     anchor_nu: Floats
     anchor_nights: Floats
     recent_ln: Floats
+    foreign: Flags
+    moved: Flags
     first: tuple[int, ...]
     reference: tuple[int, ...]
 
@@ -76,6 +81,7 @@ def build_family(
     replicates: int,
     judged_by: Mapping[Pair, Rule] | None = None,
     parts: Segments | None = None,
+    boards: frozenset[str] = frozenset(),
 ) -> Family | None:
     """Return the baseline of a metric, None where there is none; pairs without a clean night are not in it.
 
@@ -85,6 +91,7 @@ def build_family(
         replicates: screening processes tonight.
         judged_by: the rule of each pair that is judged; without it `rule` is that of all.
         parts: the history's segments, where they are known already.
+        boards: which measured tonight; empty where that is not known.
 
     """
     if judged_by is None:
@@ -117,7 +124,7 @@ def build_family(
         pairs = tuple(pair for column, pair in enumerate(pairs) if column in keep)
         values, window, anchor, ages = (each[:, sound] for each in (values, window, anchor, ages))
     tolerance = np.array([judged_by[pair].tolerance_ln for pair in pairs])
-    return _measured(history, rule, replicates, (pairs, tolerance), values, (window, ages), anchor)
+    return _measured(history, rule, replicates, (pairs, tolerance), values, (window, ages), anchor, boards)
 
 
 def _measured(
@@ -128,6 +135,7 @@ def _measured(
     values: Floats,
     window: tuple[Floats, Any],
     anchor: Floats,
+    boards: frozenset[str],
 ) -> Family:
     pairs, tolerance = gated
     nights = noise.between_nights(*window)
@@ -157,10 +165,13 @@ def _measured(
     recent = np.full((RECENT_NIGHTS, len(pairs)), np.nan)
     first = tuple(int(np.flatnonzero(~np.isnan(column))[0]) for column in anchor.T)
     current = ~np.isnan(np.where(window[1] == 0, window[0], np.nan))
+    foreign, moved = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=bool)
     for column, pair in enumerate(pairs):
         rows = range(first[column], len(history))
         kept = [row for row in rows if is_valid(history[row], pair, values[row, column])][-RECENT_NIGHTS:]
         recent[RECENT_NIGHTS - len(kept) :, column] = level[kept, column]
+        foreign[column] = is_foreign(history, np.flatnonzero(current[:, column]).tolist(), boards)
+        moved[column] = has_moved(history, np.flatnonzero(~np.isnan(anchor[:, column])).tolist(), kept, boards)
     return Family(
         rule,
         pairs,
@@ -178,6 +189,8 @@ def _measured(
         anchor_nu,
         early.count,
         recent,
+        foreign,
+        moved,
         first,
         tuple(int(np.flatnonzero(column)[-1]) for column in current.T),
     )

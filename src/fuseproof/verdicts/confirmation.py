@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fuseproof.verdicts import bounds
+from fuseproof.verdicts.boards import BOARDS_APART_LN, are_others
 from fuseproof.verdicts.night import Values, fault_of, values_ln
 from fuseproof.verdicts.screening import Screened, Screening, held_since, reference_night
 from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Reason, Verdict
@@ -195,6 +196,8 @@ def judge_suite(screening: Screening, each: Screened, evidence: Evidence) -> Ver
         explained_ln = float(np.log(reference.sm_clock_mhz / tonight.sm_clock_mhz))
         if abs(each.common_ln - explained_ln) <= tolerance / 2:
             return verdict(Outcome.INVALID, Reason.CLOCKS)
+    if are_others(reference.boards, tonight.boards) and each.common_ln <= BOARDS_APART_LN:
+        return verdict(Outcome.INVALID, Reason.BOARD)
     if (reference.host, reference.software) == (tonight.host, tonight.software):
         return verdict(Outcome.INVALID, Reason.MACHINE)
     since = held_since(screening.history, pair, Reason.HELD)

@@ -59,6 +59,7 @@ class Night:
         methods: by key: hash of the method; values of different methods are not comparable.
         software: inventory of all that is installed (an upgrade changes it).
         host: driver, firmware: what a pair of environments on one host shares.
+        boards: which GPUs of the machine's model measured it; empty where that is not known, as on a CPU.
         sm_clock_mhz: the clock that the spin probe saw.
         marks: earlier verdicts, from `verdict.marks_of`.
         accepted: pairs whose new level was accepted with this night; without a value: retired.
@@ -77,6 +78,7 @@ class Night:
     methods: Mapping[str, str] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
     host: Mapping[str, str] = field(default_factory=dict)
+    boards: frozenset[str] = frozenset()
     sm_clock_mhz: float | None = None
     marks: Mapping[Pair, Mark] = field(default_factory=dict)
     accepted: frozenset[Pair] = frozenset()
@@ -165,9 +167,9 @@ def clean_parts(
             unclean.discard(position)
         if mark is not None and mark.outcome is Outcome.IMPROVED:
             starts.add(since)
-        if mark is not None and mark.outcome is Outcome.INVALID:
+        if mark is not None and mark.is_invalid(accepted=position in accepted):
             unclean.add(position)
-    invalid = {position for position, mark in marks.items() if mark.outcome is Outcome.INVALID}
+    invalid = {position for position, mark in marks.items() if mark.is_invalid(accepted=position in accepted)}
     newest = next((position for position in reversed(measured) if position not in invalid), None)
     if newest is not None and newest in marks and {Reason.HELD, Reason.FASTER} & set(marks[newest].reasons):
         unclean |= {newest} - starts
@@ -213,4 +215,5 @@ def segments(history: Sequence[Night], pair: Pair) -> list[list[int]]:
 def is_valid(night: Night, pair: Pair, value: float) -> bool:
     """Return whether a night's value was measured properly, whatever was said of it."""
     mark = night.marks.get(pair)
-    return not math.isnan(value) and pair.key not in night.invalid and (mark is None or mark.outcome != Outcome.INVALID)
+    marked = mark is not None and mark.is_invalid(accepted=pair in night.accepted)
+    return not math.isnan(value) and pair.key not in night.invalid and not marked

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fuseproof.verdicts.boards import BOARDS_APART_LN, OTHER_BOARD
 from fuseproof.verdicts.bounds import is_proven, own_bound
 from fuseproof.verdicts.confirmation import (
     ConfirmPlan,
@@ -76,6 +77,8 @@ def _judge_column(screening: Screening, each: Screened, column: int, evidence: E
         tonight = _slower(screening, each, column, evidence) if each.slower[column] else None
         if tonight is not None and tonight.outcome is Outcome.REGRESSED:
             return tonight
+        if each.family.moved[column] and each.creep_ln[column] <= BOARDS_APART_LN:
+            return replace(_crept(screening, each, column, Outcome.INVALID, Reason.BOARD), detail=OTHER_BOARD)
         return _crept(screening, each, column, Outcome.REGRESSED, Reason.CREEP)
     if each.slower[column] or each.creeping[column]:
         return _slower(screening, each, column, evidence)
@@ -190,6 +193,10 @@ def _by_nights(screening: Screening, each: Screened, column: int, evidence: Evid
     since = held_since(screening.history, each.family.pairs[column], Reason.HELD)
     block = np.asarray(_block(each, column, effects, in_pairs=False))
     proof = is_proven(np.asarray(np.median(effects)), block, each.family.df[column], since is not None)
+    if proof and each.family.foreign[column] and np.median(effects) <= BOARDS_APART_LN:
+        reasons = (Reason.BOARD, *causes)
+        verdict = _verdict(screening, each, column, Outcome.INVALID, reasons, effects=effects, in_pairs=False)
+        return replace(verdict, detail=OTHER_BOARD)
     if proof == 2:
         return _verdict(
             screening, each, column, Outcome.REGRESSED, causes, effects=effects, in_pairs=False, since=since
@@ -202,9 +209,10 @@ def _by_nights(screening: Screening, each: Screened, column: int, evidence: Evid
 
 def _faster(screening: Screening, each: Screened, column: int, evidence: Evidence) -> Verdict:
     """The mirror of a slow-down, on two nights always (section 6); what is not confirmed is judged as not suspect."""
-    if _unconfirmed(screening, each, column, evidence):
+    in_pairs = screening.in_pairs(each.family.pairs[column])
+    if _unconfirmed(screening, each, column, evidence) or (each.family.foreign[column] and not in_pairs):
         return _quiet(screening, each, column)
-    effects = effects_ln(each, column, evidence, in_pairs=screening.in_pairs(each.family.pairs[column]))
+    effects = effects_ln(each, column, evidence, in_pairs=in_pairs)
     if float(np.median(effects)) >= -float(each.limits.block[column]):
         return _quiet(screening, each, column)
     since = held_since(screening.history, each.family.pairs[column], Reason.FASTER)

@@ -28,6 +28,7 @@ __all__ = [
     "winsorised_sum",
 ]
 
+Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 SUITE_BENCHMARKS = 10  # with fewer, a median over benchmarks is no common part but one benchmark's own noise

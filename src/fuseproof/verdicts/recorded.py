@@ -100,6 +100,7 @@ def assembled(name: str, processes: Sequence[Process]) -> Night:
     host |= {part: str(blocks[-1][part]) for part in ("power_limit_w",) if blocks and part in blocks[-1]}
     if blocks and (threads := cpu_threads(blocks[-1])) is not None:
         host[THREADS] = str(threads)
+    boards = [str(block.get("board", "")) for block in blocks]
     return Night(
         name,
         [process.values for process in processes],
@@ -107,6 +108,7 @@ def assembled(name: str, processes: Sequence[Process]) -> Night:
         methods=methods,
         software=software,
         host=host,
+        boards=frozenset(boards) if all(boards) else frozenset(),
         sm_clock_mhz=statistics.median(clocks_mhz) if clocks_mhz else None,
         selection=_selection(blocks),
         brought=frozenset(name for block in blocks for name in block.get("brought", ())),

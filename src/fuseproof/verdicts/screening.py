@@ -8,14 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from fuseproof.verdicts import bounds, exact
 from fuseproof.verdicts.baseline import Family, build_family
 from fuseproof.verdicts.bounds import Limits
 from fuseproof.verdicts.exact import Check
 from fuseproof.verdicts.night import Night, Segments, Values, fault_of, value_ln
-from fuseproof.verdicts.noise import Floats
+from fuseproof.verdicts.noise import Flags, Floats
 from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
@@ -23,7 +22,6 @@ __all__ = ["WHOLE", "Screened", "Screening", "held_since", "reference_night", "s
 
 WHOLE = ("gate", "", "full")
 """Whole selections of a suite, each with all of the one before: a night's share, the suite, what no night affords."""
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def screen(
     firsts = {rule.metric: rule for rule in reversed(rules)}
     parts = Segments(past)
     metrics = dict.fromkeys(rule.metric for rule in rules)
-    built = (build_family(past, firsts[metric], replicates, judged_by, parts) for metric in metrics)
+    built = (build_family(past, firsts[metric], replicates, judged_by, parts, tonight.boards) for metric in metrics)
     families = [family for family in built if family is not None]
     checks = exact.checks(past, tonight, judged_by, parts)
     checks = tuple(check for check in checks if check.pair not in unsound)

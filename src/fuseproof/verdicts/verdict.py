@@ -68,6 +68,7 @@ class Reason(StrEnum):
     SUITE_SHIFT = "SUITE_SHIFT"
     CREEP = "CREEP"
     MACHINE_DRIFT = "MACHINE_DRIFT"
+    BOARD = "BOARD"
     EXACT = "EXACT"
     UNSTABLE = "UNSTABLE"
     HELD = "HELD"
@@ -98,6 +99,10 @@ class Mark:
     outcome: Outcome
     reasons: tuple[Reason, ...] = ()
     since: str | None = None
+
+    def is_invalid(self, *, accepted: bool) -> bool:
+        """Return whether the night has no sound value of the pair: what another board measured is one once accepted."""
+        return self.outcome is Outcome.INVALID and not (accepted and Reason.BOARD in self.reasons)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from fuseproof.verdicts import bounds, controls, noise
 from fuseproof.verdicts.baseline import build_family
-from fuseproof.verdicts.boards import OTHER_BOARD
+from fuseproof.verdicts.boards import OTHER_BOARD, OTHER_BOARD_AND_HOST
 from fuseproof.verdicts.night import DEFAULT_RULES, Kind, Night, Rule, accept, segments
 from fuseproof.verdicts.nightly import Evidence, confirm_plan, judge, screen
 from fuseproof.verdicts.recorded import night_of
@@ -394,11 +394,55 @@ def test_what_was_spoiled_is_no_level_when_it_is_accepted():
     assert segments(history, pair(0))[0] == []
 
 
-def test_pairs_do_not_mind_the_board():
-    """Both arms run on one."""
-    night, history = replace(tonight_of(PLUS_2), boards=B), on(pattern(), A)
-    verdicts, _, _ = judged(history, night, [process(PLUS_2)] * 5, [process({0: 0.0})] * 5, paired=True)
-    assert of(verdicts, pair(0)).label == "REGRESSED"
+@pytest.mark.parametrize(
+    ("boards", "host", "percent", "trusted", "label", "status"),
+    [
+        pytest.param(B, FIRST_DRIVER, 2.0, 0.0, "REGRESSED", 20, id="slower-than-the-trusted"),
+        pytest.param(B, FIRST_DRIVER, 2.0, 2.0, "PASS(NOT_CONFIRMED)", 0, id="as-the-trusted"),
+        pytest.param(A, FIRST_DRIVER, 2.0, 2.0, "INVALID(MACHINE)", 21, id="as-the-trusted-on-the-same"),
+        pytest.param(B, FIRST_DRIVER, 4.2, 4.2, "INVALID(MACHINE)", 21, id="further-than-boards-are-apart"),
+        pytest.param(B, NEXT_DRIVER, 2.0, 2.0, "INVALID(BOARD, HOST)", 21, id="under-another-driver"),
+    ],
+)
+def test_pairs_do_not_mind_the_board(boards, host, percent, trusted, label, status):
+    """Both arms run on one; what else slows both of them is not to be told from it, up to what boards are apart."""
+    night, history = replace(tonight_of({0: percent}), boards=boards, host=host), on(pattern(), A)
+    arms = [process({0: percent})] * 5, [process({0: trusted})] * 5
+    verdicts, seen, _ = judged(history, night, *arms, paired=True)
+
+    assert (label, status) == (of(verdicts, pair(0)).label, seen)
+    assert of(verdicts, pair(0)).detail == ("" if "BOARD" not in label else OTHER_BOARD_AND_HOST)
+
+
+@pytest.mark.parametrize(
+    ("boards", "host", "label"),
+    [
+        pytest.param(A, FIRST_DRIVER, "INVALID(MACHINE)", id="the-same"),
+        pytest.param(B, NEXT_DRIVER, "INVALID(BOARD, HOST)", id="another-under-another-driver"),
+    ],
+)
+def test_pairs_that_are_slow_alike(boards, host, label):
+    """The whole suite is, in both arms: the machine, or what a driver and a board do together."""
+    shifts = dict.fromkeys(range(24), 3.0)
+    night = replace(tonight_of(shifts, benchmarks=24), boards=boards, host=host)
+    verdicts, status, _ = judged(
+        on(pattern(benchmarks=24), A), night, [process(shifts)] * 8, [process(shifts)] * 8, paired=True
+    )
+    suite = of(verdicts, Pair(SUITE, TIME.metric))
+
+    assert (suite.label, status) == (label, 21)
+    assert suite.detail == ("" if "BOARD" not in label else OTHER_BOARD_AND_HOST)
+
+
+def test_pairs_that_a_slower_board_slows_alike_are_no_shift_of_the_suite():
+    """Each benchmark has its own pairs: one that is slower than the trusted environment's is found."""
+    board = dict.fromkeys(range(24), 2.0)
+    night = replace(tonight_of(board | {5: 4.0}, benchmarks=24), boards=B)
+    arms = [process(board | {5: 4.0})] * 15, [process(board)] * 15
+    verdicts, status, _ = judged(on(pattern(benchmarks=24), A), night, *arms, paired=True)
+
+    assert {pair(5): "REGRESSED"} == {v.pair: v.label for v in verdicts if v.outcome is not Outcome.PASS}
+    assert status == 20
 
 
 @pytest.mark.parametrize(
@@ -439,6 +483,21 @@ def test_creep_onto_another_board(boards, step, label):
     assert of(verdicts, pair(CREEPER)).label.startswith(label)
 
 
+def test_a_slow_down_on_a_board_of_its_own_is_blamed_though_the_anchor_is_another_s():
+    """Slower on every other night, then on two in a row: creep across boards does not stand before that."""
+    board, slow = {CREEPER: 0.7}, {CREEPER: 2.0}
+    history = on(pattern(20, benchmarks=24), A)
+    history += on([tonight_of(board, f"b{number}", benchmarks=24) for number in range(20)], B)
+    labels = []
+    for number, percent in enumerate((slow, board, slow, board, slow, slow)):
+        night = replace(tonight_of(percent, f"s{number}", benchmarks=24), boards=B)
+        verdicts, _, _ = judged(history, night, [process(percent)] * 5)
+        labels.append(of(verdicts, pair(CREEPER)).label)
+        history = [*history, replace(night, marks=marks_of(verdicts))]
+
+    assert labels == [*["INCONCLUSIVE(HELD)", "PASS"] * 2, "INCONCLUSIVE(HELD)", "REGRESSED"]
+
+
 @pytest.mark.parametrize(
     ("boards", "percent", "label"),
     [
@@ -452,8 +511,21 @@ def test_a_suite_on_another_board(boards, percent, label):
     shifts = dict.fromkeys(range(24), percent)
     night = replace(tonight_of(shifts, benchmarks=24), boards=boards, software=OLD if boards == A else NEW)
     verdicts, status, _ = judged(on(pattern(benchmarks=24), A), night, [process(shifts)] * 8)
+    suite = of(verdicts, Pair(SUITE, TIME.metric))
 
-    assert (of(verdicts, Pair(SUITE, TIME.metric)).label, status) == (label, 21)
+    assert (suite.label, status) == (label, 21)
+    assert suite.detail == ("" if "BOARD" not in label else OTHER_BOARD)
+
+
+def test_a_suite_that_ran_on_other_boards_by_turns():
+    """Most of the baseline ran on tonight's board, if not its newest night: it is the software that has changed."""
+    shifts = dict.fromkeys(range(24), 3.0)
+    history = on(pattern(benchmarks=24), A)
+    history[-1] = replace(history[-1], boards=B)
+    night = replace(tonight_of(shifts, benchmarks=24), boards=A, software=NEW)
+    verdicts, _, _ = judged(history, night, [process(shifts)] * 8)
+
+    assert of(verdicts, Pair(SUITE, TIME.metric)).label == "INCONCLUSIVE(HELD, SUITE_SHIFT)"
 
 
 # --- golden cases: exact metrics ---

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fuseproof.verdicts import bounds
-from fuseproof.verdicts.boards import BOARDS_APART_LN, are_others
+from fuseproof.verdicts.boards import BOARDS_APART_LN, OTHER_BOARD, OTHER_BOARD_AND_HOST
 from fuseproof.verdicts.night import Values, fault_of, values_ln
 from fuseproof.verdicts.screening import Screened, Screening, held_since, reference_night
 from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Reason, Verdict
@@ -189,6 +189,8 @@ def judge_suite(screening: Screening, each: Screened, evidence: Evidence) -> Ver
         if paired_ln > tolerance / 2:
             return None
         if not host_changed(screening, each):
+            if _is_board(each):
+                return None  # it slows both arms, and pairs say of each suspect whether anything else does
             return verdict(Outcome.INVALID, Reason.MACHINE, effect_ln=paired_ln)
         cause = (Reason.HOST,)
     reference, tonight = reference_night(screening, each), screening.tonight
@@ -196,14 +198,21 @@ def judge_suite(screening: Screening, each: Screened, evidence: Evidence) -> Ver
         explained_ln = float(np.log(reference.sm_clock_mhz / tonight.sm_clock_mhz))
         if abs(each.common_ln - explained_ln) <= tolerance / 2:
             return verdict(Outcome.INVALID, Reason.CLOCKS)
-    if are_others(reference.boards, tonight.boards) and each.common_ln <= BOARDS_APART_LN:
-        return verdict(Outcome.INVALID, Reason.BOARD)
+    if _is_board(each):
+        detail = OTHER_BOARD_AND_HOST if cause else OTHER_BOARD
+        return replace(verdict(Outcome.INVALID, Reason.BOARD, *cause), detail=detail)
     if (reference.host, reference.software) == (tonight.host, tonight.software):
         return verdict(Outcome.INVALID, Reason.MACHINE)
     since = held_since(screening.history, pair, Reason.HELD)
     if since is None:
         return verdict(Outcome.INCONCLUSIVE, Reason.HELD, Reason.SUITE_SHIFT, *cause)
     return verdict(Outcome.REGRESSED, Reason.SUITE_SHIFT, *cause, since=since)
+
+
+def _is_board(each: Screened) -> bool:
+    """Return whether a shift of the suite may be another board's: it is small, and most baselines are of others."""
+    foreign = each.family.foreign[each.judged]
+    return bool(2 * np.sum(foreign) > foreign.size) and each.common_ln <= BOARDS_APART_LN
 
 
 def _full(each: Screened, processes: Sequence[Values], column: int) -> float | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fuseproof.verdicts.boards import BOARDS_APART_LN, OTHER_BOARD
+from fuseproof.verdicts.boards import BOARDS_APART_LN, OTHER_BOARD, OTHER_BOARD_AND_HOST
 from fuseproof.verdicts.bounds import is_proven, own_bound
 from fuseproof.verdicts.confirmation import (
     ConfirmPlan,
@@ -78,6 +78,8 @@ def _judge_column(screening: Screening, each: Screened, column: int, evidence: E
         if tonight is not None and tonight.outcome is Outcome.REGRESSED:
             return tonight
         if each.family.moved[column] and each.creep_ln[column] <= BOARDS_APART_LN:
+            if tonight is not None and Reason.HELD in tonight.reasons:
+                return tonight  # by nights of this board: were it INVALID, no second night would follow it
             return replace(_crept(screening, each, column, Outcome.INVALID, Reason.BOARD), detail=OTHER_BOARD)
         return _crept(screening, each, column, Outcome.REGRESSED, Reason.CREEP)
     if each.slower[column] or each.creeping[column]:
@@ -163,10 +165,12 @@ def _slower(screening: Screening, each: Screened, column: int, evidence: Evidenc
         reasons = (Reason.CREEP,) if creeping else ()
         since = _located(screening, each, column) if creeping else None
         return _verdict(screening, each, column, Outcome.REGRESSED, reasons, effects=effects, since=since)
-    if each.slower[column] and trusted_shift_ln(each, column, evidence) > float(each.unpaired.block[column]):
+    trusted_ln = trusted_shift_ln(each, column, evidence) if each.slower[column] else 0.0
+    if trusted_ln > float(each.unpaired.block[column]):
         if host_changed(screening, each, column):
             return _by_nights(screening, each, column, evidence, Reason.HOST)
-        return _verdict(screening, each, column, Outcome.INVALID, (Reason.MACHINE,), effects=effects)
+        if not (each.family.foreign[column] and trusted_ln <= BOARDS_APART_LN):  # another board slows both arms
+            return _verdict(screening, each, column, Outcome.INVALID, (Reason.MACHINE,), effects=effects)
     if creeping:
         return _crept(screening, each, column, Outcome.INCONCLUSIVE, Reason.MACHINE_DRIFT)
     return _not_blocked(screening, each, column, effects)
@@ -196,7 +200,7 @@ def _by_nights(screening: Screening, each: Screened, column: int, evidence: Evid
     if proof and each.family.foreign[column] and np.median(effects) <= BOARDS_APART_LN:
         reasons = (Reason.BOARD, *causes)
         verdict = _verdict(screening, each, column, Outcome.INVALID, reasons, effects=effects, in_pairs=False)
-        return replace(verdict, detail=OTHER_BOARD)
+        return replace(verdict, detail=OTHER_BOARD_AND_HOST if causes else OTHER_BOARD)
     if proof == 2:
         return _verdict(
             screening, each, column, Outcome.REGRESSED, causes, effects=effects, in_pairs=False, since=since

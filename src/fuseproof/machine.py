@@ -50,7 +50,7 @@ class Machine:
         cpu_cores: the cores that this process may use.
         power_limit_w: the power cap in force, as a board's owner may lower it.
         host_id: a hash, so that a host can be told from another without its name in a public history.
-        board_id: a hash of the GPU's UUID (of a MIG instance: the instance's); empty without one.
+        board_id: a hash of the GPU's UUID, of a MIG instance that of the GPU it is a part of; empty if not known.
     """
 
     slug: str
@@ -85,7 +85,7 @@ def identify() -> Machine:
         cpu_cores=cpu_cores,
         power_limit_w=power_limit_w,
         host_id=_hash(platform.node()),
-        board_id=_hash(uuid) if (uuid := gpu.visible_uuid()) else "",
+        board_id=_hash(uuid) if (uuid := _board_uuid()) else "",
     )
 
 
@@ -101,6 +101,14 @@ def described() -> dict[str, Any]:
         "python_version": platform.python_version(),
         "python_compiler": platform.python_compiler(),
     }
+
+
+def _board_uuid() -> str | None:
+    """UUID of the GPU without its prefix. Not a MIG instance's: instances are made anew at each boot."""
+    if (board := gpu.device()) is None:
+        return gpu.visible_uuid()
+    uuid: str | None = board.ask("nvmlDeviceGetUUID")
+    return uuid.removeprefix("GPU-") if uuid and uuid.startswith("GPU-") else None
 
 
 def _hash(name: str) -> str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fuseproof import gpu, machine
+from fuseproof import gpu, machine, preflight
 from fuseproof.bookkeeping import Bookkeeper
 
 CPU = "AMD EPYC"
@@ -20,13 +20,14 @@ CPU = "AMD EPYC"
 def h200(monkeypatch):
     """A machine whose first visible GPU is an H200, or a part of one."""
 
-    def put(torch_name="NVIDIA H200", nvml_name="NVIDIA H200"):
+    def put(torch_name="NVIDIA H200", nvml_name="NVIDIA H200", uuid="1234"):
         module = SimpleNamespace(
             NVMLError=LookupError,
             nvmlDeviceGetName=lambda _: nvml_name,
             nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
+            nvmlDeviceGetUUID={"board": f"GPU-{uuid}", "handle": f"MIG-{uuid}"}.get,
         )
-        monkeypatch.setattr(gpu, "visible_uuid", lambda: "1234")
+        monkeypatch.setattr(gpu, "visible_uuid", lambda: uuid)
         monkeypatch.setattr(gpu, "device", lambda: gpu.Device(module, "handle", "board"))
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name=torch_name))
         machine.identify.cache_clear()
@@ -95,16 +96,28 @@ def test_mig_instance(h200, who_knows):
     assert (here.slug, here.gpu_model, here.mig_profile) == ("nvidia-h200-mig-1g.18gb", "NVIDIA H200", "1g.18gb")
 
 
-def test_two_boards_of_one_model_are_one_machine(h200, monkeypatch):
+def test_two_boards_of_one_model_are_one_machine(h200):
     """The UUID is no part of the slug: a replaced board keeps its history."""
     h200()
     first = machine.identify()
-    monkeypatch.setattr(gpu, "visible_uuid", lambda: "5678")
-    machine.identify.cache_clear()
+    h200(uuid="5678")
 
     assert first.gpu_uuid != machine.identify().gpu_uuid
     assert first.slug == machine.identify().slug
     assert first.board_id != machine.identify().board_id
+
+
+def test_a_mig_instance_is_on_the_board_that_it_is_a_part_of(h200, monkeypatch):
+    """Instances are made anew at each boot, so theirs would be another board each night; NVML may not know the GPU's."""
+    h200()
+    whole = machine.identify().board_id
+    monkeypatch.setattr(gpu, "visible_uuid", lambda: "of the instance")
+    machine.identify.cache_clear()
+    assert whole == machine.identify().board_id != ""
+    orphan = gpu.Device(gpu.device().nvml, "handle", "handle")
+    monkeypatch.setattr(gpu, "device", lambda: orphan)
+    machine.identify.cache_clear()
+    assert machine.identify().board_id == ""
 
 
 @pytest.mark.parametrize(("uuid", "said"), [("1234", True), (None, False)], ids=["gpu", "cpu"])
@@ -115,6 +128,7 @@ def test_a_run_says_which_board_it_was(monkeypatch, uuid, said):
     monkeypatch.setattr(machine, "_gpu_names", lambda: ("NVIDIA H200", None))
     monkeypatch.setattr(machine, "inventory", dict)
     monkeypatch.setattr(machine, "settings", dict)
+    monkeypatch.setattr(preflight, "vouches", lambda: "")
     machine.identify.cache_clear()
     block = Bookkeeper.block(SimpleNamespace(stamp=dict), {})
     machine.identify.cache_clear()

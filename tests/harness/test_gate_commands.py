@@ -18,6 +18,7 @@ import fuseproof
 from fuseproof import cli, machine
 from fuseproof.gate import change_point
 from fuseproof.gate.ledger import Ledger
+from fuseproof.verdicts.boards import OTHER_BOARD
 from fuseproof.verdicts.night import NARROWED
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.recorded import night_of
@@ -569,6 +570,27 @@ def test_accept_starts_a_new_baseline(book: Any, run: Run) -> None:
 
     assert (0, f"accepted with night 2026-01-12 (g1): {book.pair(0)}\n") == (status, text)
     assert {book.pair(1): "REGRESSED"} == book.labels(after)
+
+
+def test_another_board_s_level_is_accepted(book: Any, run: Run) -> None:
+    """The night says what to do about its other GPU, and that is what helps; withdrawn, it is unanswered again."""
+    book.calm(8)
+    night = [book.run(SLOW, day=10, board="another")] * 3
+    said = book.gate("g0", night)
+    status, table = run("check", *files(book))
+    (row,) = [line for line in table.splitlines() if line.startswith(book.key(0))]
+    course = run("show", book.key(0))[1]
+
+    assert (21, 21, {book.pair(0): "INVALID(BOARD)"}) == (said.status(), status, book.labels(said))
+    assert OTHER_BOARD in row
+    assert "INVALID BOARD" in course
+
+    for arguments, labels in (([], {}), (["--withdraw"], {book.pair(0): "INVALID(BOARD)"}), ([], {})):
+        assert run("accept", "*/00", *arguments, "--reason", "another board")[0] == 0
+        after = book.session("tonight", night)
+        while after.plan():
+            after.add(night_of("again", night[:1]).screening[0])
+        assert labels == book.labels(after)
 
 
 def test_accept_says_that_the_newest_night_may_not_be(book: Any, run: Run) -> None:

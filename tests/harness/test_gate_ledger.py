@@ -52,6 +52,7 @@ def test_a_night_is_what_its_documents_say(book: Any) -> None:
         book.run([number, 0.5], others=OTHERS, day=number, brought=["mine"], selection="full") for number in range(3)
     ]
     runs[1]["benchmarks"][1]["extra_info"]["fuseproof"]["invalid"] = ["throttled"]
+    runs[2]["fuseproof"]["board"] = "another"
     book.save("n1", *runs)
     (stored,) = book.ledger.nights()
     wanted = book.ledger.night("n1", runs)
@@ -59,6 +60,7 @@ def test_a_night_is_what_its_documents_say(book: Any) -> None:
     assert plain(wanted) == plain(stored)
     assert [int, str] == [type(stored.screening[0][book.pair(0, name)]) for name in ("launches", "kernels_hash")]
     assert (wanted.day, wanted.selection, wanted.brought) == ("2026-01-01", "full", frozenset({"mine"}))
+    assert wanted.boards == {"b0a4d1e5", "another"}
 
 
 def test_nights_before_one(book: Any) -> None:
@@ -530,10 +532,12 @@ def random_history(book: Any, seed: random.Random, nights: int) -> None:
         invalid = {book.key(each): ["throttled"] for each in some if seed.random() < 0.05}
         method = "old" if number < nights // 3 and seed.random() < 0.8 else "new"
         gated = seed.random() < 0.5
-        book.save(name, book.document(metrics, invalid=invalid, method=method, gated=gated, day=number))
+        board = "two" if number % 3 else "one"
+        book.save(name, book.document(metrics, invalid=invalid, method=method, gated=gated, day=number, board=board))
         if seed.random() < 0.9:
             outcomes = [Mark(Outcome.PASS)] * 6
-            outcomes += [HELD, Mark(Outcome.PASS, (Reason.FASTER,)), Mark(Outcome.INVALID), Mark(Outcome.REGRESSED)]
+            invalid_mark = Mark(Outcome.INVALID, (Reason.BOARD,) * (number % 2))
+            outcomes += [HELD, Mark(Outcome.PASS, (Reason.FASTER,)), invalid_mark, Mark(Outcome.REGRESSED)]
             outcomes += [
                 Mark(each, (), seed.choice(names[: number + 1])) for each in (Outcome.REGRESSED, Outcome.IMPROVED)
             ]
@@ -552,13 +556,15 @@ def test_the_chosen_nights_say_what_all_of_them_say(book: Any, number: int) -> N
     random_history(book, seed, 70)
     ledger = book.ledger
     tonight = Night("tonight", [{book.pair(each): 1e5 * (1 + 0.02 * seed.random()) for each in range(5)}] * 3)
-    tonight = replace(tonight, methods={book.key(each): "new a CPU" for each in range(5)})
+    tonight = replace(tonight, methods={book.key(each): "new a CPU" for each in range(5)}, boards=frozenset({"one"}))
 
     def judged(nights: list[Night]) -> Any:
         options = {"paired": False, "full_selection": True, "today": None}
         session = GateSession(GateSettings(), [], nights, tonight, **options)  # type: ignore[arg-type]
         numbers = {each.pair: (each.label, each.nights, each.since, each.nu, each.mde_ln) for each in session.verdicts}
-        return numbers, session.plan(), session.screening.known
+        families = [each.family for each in session.screening.screened]
+        boards = [dict(zip(each.pairs, zip(each.foreign, each.moved, strict=True), strict=True)) for each in families]
+        return numbers, boards, session.plan(), session.screening.known
 
     chosen, everything = ledger.nights(), ledger.nights(everything=True)
 

@@ -108,7 +108,7 @@ def test_two_boards_of_one_model_are_one_machine(h200):
 
 
 def test_a_mig_instance_is_on_the_board_that_it_is_a_part_of(h200, monkeypatch):
-    """Instances are made anew at each boot, so theirs would be another board each night; NVML may not know the GPU's."""
+    """Instances are made anew at each boot: theirs would be another board each night. NVML may not know the GPU's."""
     h200()
     whole = machine.identify().board_id
     monkeypatch.setattr(gpu, "visible_uuid", lambda: "of the instance")

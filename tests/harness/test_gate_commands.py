@@ -18,11 +18,13 @@ import fuseproof
 from fuseproof import cli, machine
 from fuseproof.gate import change_point
 from fuseproof.gate.ledger import Ledger
+from fuseproof.history import History
+from fuseproof.storage import HistoryError
 from fuseproof.verdicts.boards import OTHER_BOARD
 from fuseproof.verdicts.night import NARROWED
 from fuseproof.verdicts.nightly import Evidence
 from fuseproof.verdicts.recorded import night_of
-from fuseproof.verdicts.verdict import Mark, Outcome, Pair
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
 
 CASES = json.loads((Path(__file__).parent / "golden" / "nightly.json").read_text())["cases"]
 PATTERN = (-1.3, -0.7, -0.4, -0.1, 0.1, 0.4, 0.7, 1.3)
@@ -593,6 +595,19 @@ def test_another_board_s_level_is_accepted(book: Any, run: Run) -> None:
         assert labels == book.labels(after)
 
 
+def test_what_a_night_could_not_judge_is_no_level(book: Any, run: Run) -> None:
+    """It would be NEW from then on, and green."""
+    book.calm(4)
+    book.ledger.mark("n3", {book.pair(0): Mark(Outcome.INVALID, (Reason.UNCONFIRMED,))})
+    records = book.history.records(book.machine)
+    status, text = run("accept", "*/00", "--reason", "why")
+
+    assert status == 21
+    assert f"night n3: {book.pair(0)} is INVALID (UNCONFIRMED); accept it with a night that is sound" in text
+    assert records == book.history.records(book.machine)
+    assert run("accept", "*/00", "--night", "n2", "--reason", "why")[0] == 0
+
+
 def test_accept_says_that_the_newest_night_may_not_be(book: Any, run: Run) -> None:
     """A run that is dated ahead counts as the newest: whoever accepts is told."""
     book.calm(2)
@@ -667,6 +682,25 @@ def test_what_was_judged_before_an_acceptance_stays_a_baseline(book: Any, run: R
     assert {"n1": {"device_time_ns": [book.key(0)]}} == json.loads(text)["withdrawn"]
     assert json.loads(text)["no_baseline"] == {}
     assert before == book.session("tonight", [book.run(day=30)] * 3).verdicts
+
+
+def test_an_acceptance_that_has_become_unreadable_is_withdrawn(
+    book: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index knows it by its size and time; what cannot be looked up makes a night no baseline rather than one."""
+    accepted_too_early(book, 1)
+    book.ledger.nights()
+    load = History.load_record
+
+    def without_rights(file: Any) -> Any:
+        if "accepted" in (document := load(file)):
+            raise HistoryError(f"{file.path}: Permission denied")
+        return document
+
+    monkeypatch.setattr(History, "load_record", staticmethod(without_rights))
+    status, text = run("accept", "*/00", "--withdraw", "--reason", "too early", "--who", "kim")
+
+    assert (status, text.count("no longer accepted with night"), text.count("no baseline: night")) == (0, 1, 1)
 
 
 def test_a_withdrawn_level_can_be_accepted_again(book: Any, run: Run) -> None:

@@ -179,8 +179,16 @@ def _judged_since(said: Sequence[tuple[str, dict[str, Any]]], start: str, pair: 
     at = [
         each for each, (name, what) in enumerate(said) if name == start and pair in pairs_of(what.get("accepted", {}))
     ]
-    marks = [(name, NightRecord.read([what]).marks.get(pair)) for name, what in said[at[-1] :] if "verdicts" in what]
+    since = said[max(at, default=0) :]  # the acceptance is known by the index, and its file may be unreadable by now
+    marks = [(name, NightRecord.read([what]).marks.get(pair)) for name, what in since if "verdicts" in what]
     return {name for name, mark in marks if mark is not None and Reason.WITHDRAWN not in mark.reasons}
+
+
+def _unsound(night: Night, pair: Pair) -> str:
+    """Return why a night's value of a pair is no level that can be accepted; empty where it is one."""
+    mark = night.marks.get(pair)
+    marked = mark.reasons if mark is not None and mark.is_invalid(accepted=True) else ()
+    return "; ".join([*night.invalid.get(pair.key, ()), *marked])
 
 
 def _notes(ledger: Ledger) -> tuple[str, ...]:
@@ -229,8 +237,7 @@ def accept(
     here = tuple(pair for pair in pairs if pair in accepted.pairs)
     gone = tuple(pair for pair in pairs if pair not in accepted.pairs)
     for pair in here:
-        if pair.key in accepted.invalid:
-            why = "; ".join(accepted.invalid[pair.key])
+        if why := _unsound(accepted, pair):
             raise HistoryError(
                 f"night {accepted.name}: {pair} is INVALID ({why}); accept it with a night that is sound"
             )

@@ -258,6 +258,7 @@ class Measurements:
             self.interval_constant_ns = counts.interval_constant_ns(self.device)
 
     def _count(self, plan: Plan, record: dict[str, Any]) -> None:
+        beside = hold(self.placement, record["key"], self.device)  # the device time of an iteration is read here
         if self.device.type == "cpu":
             seen = counts.trace_host(plan.build, _PEAK_CALLS)
             record["metrics"]["peak_bytes"] = seen.peak_bytes
@@ -278,6 +279,7 @@ class Measurements:
         record["counts"]["allocations"] = allocations
         if plan.clock == "iteration" and seen_rounds.union_ns is not None:
             record["metrics"]["device_time_ns"] = seen_rounds.union_ns
+        del beside
 
 
 def _gpu_record(before: gpu.GpuState | None, after: gpu.GpuState | None, clock: Clock) -> dict[str, Any] | None:

@@ -138,6 +138,8 @@ class Tonight:
         suspects = len({pair.key for pair in session.screening.suspects})
         progress = Progress(self.say, f"confirming {suspects} benchmark(s)")
         planted = 0
+        # What is confirmed alone is compared with the history's nights, which lie where they came to lie.
+        placed = trusted is not None and not session.screening.alone
         while plan := session.plan():
             wanted = [tests[key] for key in _keys(plan, tests) if key in tests]
             if not wanted:
@@ -145,7 +147,7 @@ class Tonight:
                 break
             number = len(session.evidence.tonight) + 1
             with progress.step(number, max(number, _processes(session)), "pair" if trusted else "process"):
-                arms, placement = {}, f"{name}-{number}" if trusted else ""  # the history lies where it came to lie
+                arms, placement = {}, f"{name}-{number}" if placed else ""
                 try:
                     for arm in plan.order:
                         if arm == "A" and trusted is not None:

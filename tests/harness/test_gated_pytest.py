@@ -922,6 +922,7 @@ def test_a_segment_that_began_elsewhere_is_confirmed_alone(project: Project, pai
     assert project.outcomes()["c"] == "REGRESSED"  # in pairs it would be the machine's: both arms are slow
     assert project.outcomes()["d"] == "REGRESSED"
     assert "".join(paired).startswith("ABBAAB")
+    assert set(project.placements) == {""}  # its nights hold nothing beside, and it shares the processes of the pairs
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Subject:
 
     def __call__(self):
         """Note it."""
-        self.alive.append([reference() is not None for reference in self.held])
+        self.alive.append(tuple(reference() is not None for reference in self.held))
 
     def check(self):
         """Nothing to check."""
@@ -84,12 +84,12 @@ class Rounds:
 
 
 def test_it_is_held_from_building_to_the_last_round(monkeypatch):
-    """Not allocated after the tensors that it is to move, and gone before the next benchmark is built."""
+    """Not allocated after the tensors that it is to move, gone before the next benchmark is built; profiled alike."""
     held, subjects = [], []
 
     def noted(seed, key, device):
         assert (seed, key, device) == ("night-1", "op/candidate/fp32/64", CPU)
-        assert subjects == []
+        assert len(subjects) == len(held)
         piece = Piece()
         held.append(weakref.ref(piece))
         return [piece]
@@ -101,11 +101,16 @@ def test_it_is_held_from_building_to_the_last_round(monkeypatch):
 
     monkeypatch.setattr(measure, "hold", noted)
     plan = Plan(Key("op", "candidate", "fp32", "64"), build, "kernel", rounds=3)
-    Measurements(CPU, placement="night-1").run(plan, Rounds())
-
-    assert len(subjects[0].alive) >= 3
-    assert all(alive == [True] for alive in subjects[0].alive)
+    measurements = Measurements(CPU, placement="night-1")
+    measurements.run(plan, Rounds())
     assert held[0]() is None
+    assert [("test_op.py::test_op[a]", None)] == list(measurements.profile_pending())
+
+    timed, profiled = subjects
+    assert len(timed.alive) >= 3
+    assert {(True,)} == set(timed.alive)
+    assert {(False, True)} == set(profiled.alive)
+    assert [None, None] == [reference() for reference in held]
 
 
 def test_a_child_is_told_its_placement(tmp_path):

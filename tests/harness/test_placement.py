@@ -104,13 +104,13 @@ def test_it_is_held_from_building_to_the_last_round(monkeypatch):
     measurements = Measurements(CPU, placement="night-1")
     measurements.run(plan, Rounds())
     assert held[0]() is None
-    assert [("test_op.py::test_op[a]", None)] == list(measurements.profile_pending())
+    assert list(measurements.profile_pending()) == [("test_op.py::test_op[a]", None)]
 
     timed, profiled = subjects
     assert len(timed.alive) >= 3
     assert {(True,)} == set(timed.alive)
     assert {(False, True)} == set(profiled.alive)
-    assert [None, None] == [reference() for reference in held]
+    assert [reference() for reference in held] == [None, None]
 
 
 def test_a_child_is_told_its_placement(tmp_path):

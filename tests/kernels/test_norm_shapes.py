@@ -25,7 +25,7 @@ def around(*centres):
 # Sums over rows are cut into parts of 16, 32, 64, 128, 256 and 512 rows; a grid has at most 65,535 blocks.
 ROWS = {"few": (1, 2, 3, 5), **around(16, 32, 64, 128, 256, 512, 1024)}
 # Rows to columns, aligned and not. Blocks that take four rows each reach 262,140, those that take sixteen 1,048,560.
-MANY_ROWS = {65_535: 8, 65_536: 5, 65_537: 8, 131_073: 5, 262_145: 4, 1_048_577: 3}
+MANY_ROWS = {65_535: 8, 65_536: 5, 65_537: 8, 131_073: 5, 262_145: 8, 1_048_577: 5}
 # More rows than a part of the sums and more columns than a block, with tails and without.
 ROWS_AND_COLUMNS = {"1000x1025": (1000, 1025), "2049x770": (2049, 770), "520x2048": (520, 2048)}
 # Rows are read by 32 lanes, 128 threads, and vectors of 2, 4 and 8; Apex's half kernel by 8 x 128. Odd ones in between.

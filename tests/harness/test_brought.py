@@ -33,6 +33,11 @@ class NoBetas(torch.optim.Optimizer):
         super().__init__(params, {})
 
 
+class Passing(torch.optim.Adam):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
 class NoBias(nn.Module):
     def __init__(self, normalized_shape, eps):
         super().__init__()
@@ -108,7 +113,8 @@ def test_a_layer_norm_that_ignores_its_bias_is_told_so():
         pytest.param("mine=user_kernels:L2Adm", "has no 'L2Adm'; it has .*L2Adam", id="misspelt"),
         pytest.param("mine=user_kernels:number", "is no class but 3", id="not-callable"),
         pytest.param("mine=user_kernels:NoBetas", "takes no betas", id="no-betas"),
-        pytest.param("mine=user_kernels:NoBias", "takes no params", id="a-norm"),
+        pytest.param("mine=user_kernels:NoBias", r"takes no params, which torch\.optim\.Adam does\.$", id="a-norm"),
+        pytest.param("mine=user_kernels:Passing", "write its arguments out, since \\*args hides", id="star-args"),
     ],
 )
 def test_an_adam_that_cannot_be_used(spec, said):

@@ -4,6 +4,7 @@
 ``python tests/harness/test_seeded_adams.py`` writes who is caught by what into ``docs/seeded-adams.md``.
 """
 
+import copy
 import math
 import runpy
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from fuseproof.parity import ParityError
 from fuseproof.parity.adam.amp import Scaling, check_scaled
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.checks import LAYOUTS, STRUCTURES, check_layout, check_regime
+from fuseproof.parity.adam.life import check_going_back
+from fuseproof.parity.adam.long import check_late_steps, check_moved, check_settings_by_hand
 from fuseproof.parity.adam.regimes import REGIMES, make_params
 from fuseproof.parity.adam.trusted import check_trusted
 
@@ -63,6 +66,13 @@ class Right(torch.optim.Optimizer):
             for param in self.worked_on(group["params"]):
                 if param.grad is not None:
                     self.one(param, param.grad, group)
+
+    def load_state_dict(self, state_dict):
+        """Keep moments in the dtype in which they were saved, which torch's own loading casts to the parameter's."""
+        super().load_state_dict(state_dict)
+        params = [param for group in self.param_groups for param in group["params"]]
+        for position, saved in state_dict["state"].items():
+            self.state[params[position]] = copy.deepcopy(saved)
 
     def worked_on(self, params):
         """Return the parameters that this step works on."""
@@ -745,10 +755,20 @@ class RightMasters(Right):
             {"params": [param.detach().clone().float() for param in group["params"]]} for group in self.param_groups
         ]
 
+    def state_dict(self):
+        """Save the masters too."""
+        return {**super().state_dict(), "masters": copy.deepcopy(self.param_groups_master)}
+
+    def load_state_dict(self, state_dict):
+        """Load the masters too."""
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
+        self.param_groups_master = copy.deepcopy(state_dict["masters"])
+
     def one(self, param, grad, group):
         """Update the master, then the parameter."""
         (position,) = (i for i, other in enumerate(group["params"]) if other is param)
-        master = self.param_groups_master[self.param_groups.index(group)]["params"][position]
+        (owner,) = (i for i, other in enumerate(self.param_groups) if other is group)
+        master = self.param_groups_master[owner]["params"][position]
         self.write(param, master, grad, group)
 
     def write(self, param, master, grad, group):
@@ -896,7 +916,267 @@ class UnscaledGradientsWritten(RightScaled):
                     param.grad.div_(self.grad_scale)
 
 
+@bug(*ONLY_FP32)
+class OverflowIgnoredBeyondAChunk(RightScaled):
+    """found_inf is read by the first block of a tensor: what lies beyond 65,536 elements decays."""
+
+    def step(self):
+        """Go on beyond the first chunk."""
+        if getattr(self, "found_inf", None):
+            for group in self.param_groups:
+                for param in group["params"]:
+                    param.detach().flatten()[65_536:].mul_(0.999)
+        super().step()
+
+
+@bug(*ONLY_FP32)
+class OverflowIgnoredInTheSecondLaunch(RightScaled):
+    """found_inf is read by the first launch, of 36 tensors."""
+
+    def step(self):
+        """Go on in the second launch."""
+        if getattr(self, "found_inf", None):
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for param in group["params"][36:]:
+                        param.mul_(0.999)
+        super().step()
+
+
+@bug(*ONLY_FP32)
+class NotUnscaledBeyondAChunk(RightScaled):
+    """The scale is read by the first block of a tensor."""
+
+    def gradient(self, g, p, group):
+        """Leave what lies beyond 65,536 elements scaled."""
+        g = g.clone()
+        g.flatten()[65_536:] *= getattr(self, "grad_scale", None) or 1.0
+        return super().gradient(g, p, group)
+
+
+# --- by size, alignment, dtype and group ---
+
+
+def kept_from(start, new, old):
+    """Return the new values with the old ones from a position on."""
+    flat = new.flatten()
+    flat[start:] = old.flatten()[start:]
+    return flat.view(new.shape)
+
+
+@bug()
+class SecondBlockOfTwoSkipped(Right):
+    """One block of 2,048 elements where there should be two; of three and more the loop is right."""
+
+    def store(self, param, new, old):
+        """Write the first block."""
+        param.copy_(kept_from(2048, new, old) if 2048 < param.numel() <= 4096 else new)
+
+
+@bug()
+class TailBehindAGradientOnEightBytesSkipped(Right):
+    """Where the gradient is aligned for vectors of two and not of four, two of four elements are left at the end."""
+
+    def one(self, param, grad, group):
+        """Note the address."""
+        self.address = grad.data_ptr()
+        super().one(param, grad, group)
+
+    def store(self, param, new, old):
+        """Write whole vectors of four."""
+        whole = param.numel() // 4 * 4
+        param.copy_(kept_from(whole, new, old) if self.address % 16 == 8 else new)
+
+
+@bug()
+class TailBehindAParameterOnEightBytesSkipped(Right):
+    """The same of the parameter's address."""
+
+    def store(self, param, new, old):
+        """Write whole vectors of four."""
+        whole = param.numel() // 4 * 4
+        param.copy_(kept_from(whole, new, old) if param.data_ptr() % 16 == 8 else new)
+
+
+@bug(frozenset({"bf16"}), "in the others eps is where it belongs")
+class EpsInsideTheRootInBf16(Right):
+    """One instantiation of a template is older than the others."""
+
+    def one(self, param, grad, group):
+        """Note the dtype."""
+        self.dtype = param.dtype
+        super().one(param, grad, group)
+
+    def denominator(self, v, correction, eps):
+        """Move eps."""
+        if self.dtype == torch.bfloat16:
+            return (v / correction + eps).sqrt()
+        return super().denominator(v, correction, eps)
+
+
+@bug()
+class DenominatorByAnIntrinsic(Right):
+    """An approximate root of 11 bits."""
+
+    def denominator(self, v, correction, eps):
+        """Approximate."""
+        return super().denominator(v, correction, eps) * (1 + 2.0**-11)
+
+
+@bug()
+class DecayOfMatricesOnly(Right):
+    """Vectors are biases and norms, which many do not decay; nobody asked for that."""
+
+    def moved(self, p, update, group):
+        """Decay what has two dimensions."""
+        return super().moved(p, update, group if p.dim() > 1 else {**group, "weight_decay": 0.0})
+
+
+@bug()
+class StepOneBehindInTheSecondGroup(Right):
+    """The counter of all groups but the first is read before it is raised."""
+
+    def one(self, param, grad, group):
+        """Note the group."""
+        self.later = group is not self.param_groups[0]
+        super().one(param, grad, group)
+
+    def count(self, step, state):
+        """Take one off."""
+        return max(1, step - 1) if self.later else step
+
+
+# --- in a long training ---
+
+
+@bug()
+class PowerOfBetaInFp16(Right):
+    """A running product, rounded to FP16 each step."""
+
+    def denominator(self, v, correction, eps):
+        """Round, as the product is by then."""
+        return super().denominator(v, max(1 - float(torch.tensor(1 - correction).half()), 2.0**-11), eps)
+
+
+@bug(HALVES, "FP32 counts to 2^24")
+class StepCountInTheParametersDtype(Right):
+    """In BF16 256 + 1 is 256, in FP16 2,048 + 1 is 2,048."""
+
+    def one(self, param, grad, group):
+        """Note the dtype."""
+        self.dtype = param.dtype
+        super().one(param, grad, group)
+
+    def count(self, step, state):
+        """Stop where the next number is none."""
+        return min(step, {torch.bfloat16: 256, torch.float16: 2048}.get(self.dtype, step))
+
+
+@bug()
+class StepCountInFp16(Right):
+    """Whatever the parameter is."""
+
+    def count(self, step, state):
+        """Stop where the next number is none."""
+        return min(step, 2048)
+
+
+@bug()
+class StepCountInAByte(Right):
+    """256 is 0 again."""
+
+    def count(self, step, state):
+        """Wrap."""
+        return (step - 1) % 255 + 1
+
+
+@bug()
+class NoCorrectionAfterAThousandSteps(Right):
+    """It is nearly 1 by then, but for a beta2 near 1."""
+
+    def count(self, step, state):
+        """Go so far that nothing is left to correct."""
+        return step if step <= 1000 else 10**6
+
+
+class OfConstruction(Right):
+    """A setting is read where the optimizer is made, and what a loop writes into the group is ignored."""
+
+    setting = ""
+
+    def __init__(self, params, settings):
+        super().__init__(params, settings)
+        self.kept = [group[self.setting] for group in self.param_groups]
+
+    def one(self, param, grad, group):
+        """Take the old setting."""
+        (owner,) = (i for i, other in enumerate(self.param_groups) if other is group)
+        super().one(param, grad, {**group, self.setting: self.kept[owner]})
+
+
+@bug()
+class DecayOfConstruction(OfConstruction):
+    """Weight decay, for which there are schedules too."""
+
+    setting = "weight_decay"
+
+
+@bug()
+class EpsOfConstruction(OfConstruction):
+    """eps."""
+
+    setting = "eps"
+
+
+@bug()
+class MomentsOfTheFirstStep(Right):
+    """Their addresses are kept from the first step on; a state that is loaded lies elsewhere."""
+
+    def one(self, param, grad, group):
+        """Take the moments that were there first."""
+        if state := self.state[param]:
+            first = {name: state[name] for name in ("exp_avg", "exp_avg_sq")}
+            state.update(self.__dict__.setdefault("first", {}).setdefault(param, first))
+        super().one(param, grad, group)
+
+
+@bug()
+class StepCountSurvivesLoading(Right):
+    """A counter of its own, which loading does not set back."""
+
+    def one(self, param, grad, group):
+        """Count."""
+        counts = self.__dict__.setdefault("counts", {})
+        counts[param] = counts.get(param, 0) + 1
+        self.counted = counts[param]
+        super().one(param, grad, group)
+
+    def count(self, step, state):
+        """Take it."""
+        return self.counted
+
+
+@bug()
+class ParametersOfTheFirstStep(Right):
+    """Their addresses are kept from the first step on; memory that they are given later is not written."""
+
+    def store(self, param, new, old):
+        """Write to where it was."""
+        self.__dict__.setdefault("memory", {}).setdefault(param, param.detach()).copy_(new)
+
+
 # --- the front door ---
+
+
+def check_groups(candidate, settings, dtype):
+    """Run a candidate over two groups of other settings."""
+    usual, others = REGIMES["mixed_signs"], replace(settings, lr=settings.lr / 2, betas=(0.5, 0.99))
+    groups = [Group(make_params(usual, dtype, CPU, seed), each) for seed, each in enumerate((settings, others))]
+    checked = CheckedAdam(candidate, groups, "two groups")
+    for step in range(1, 4):
+        usual.set_gradients(checked.params, step, 1)
+        checked.step()
+    checked.finish()
 
 
 def battery(candidate, dtype_name, seed=20261129):
@@ -912,14 +1192,20 @@ def battery(candidate, dtype_name, seed=20261129):
             )
     usual = REGIMES["mixed_signs"]
     settings = AdamSettings(lr=usual.lr_for(dtype), weight_decay=0.1)
-    for name in ("37_tensors", "65537_elements", "empty_first", "empty_between"):
+    for name in ("37_tensors", "65537_elements", "empty_first", "empty_between", "around_powers_of_2"):
         yield (
             name,
             lambda n=name: check_regime(
                 candidate, usual, settings, dtype, CPU, seed=seed, steps=2, shapes=STRUCTURES[n]
             ),
         )
-    for name in ("gradient_channels_last", "both_shifted"):
+    yield "two_groups", lambda: check_groups(candidate, settings, dtype)
+    for name in (
+        "gradient_channels_last",
+        "both_shifted",
+        "gradient_shifted_by_8_bytes",
+        "parameter_shifted_by_8_bytes",
+    ):
         assert name in LAYOUTS
         yield name, lambda n=name: check_layout(candidate, n, settings, dtype, CPU)
     if dtype_name == "fp32":
@@ -928,6 +1214,12 @@ def battery(candidate, dtype_name, seed=20261129):
         yield "grad_scaler_unscale", lambda: check_scaled(candidate, scaled, CPU, Scaling("unscale_clip"))
         overflows = dict.fromkeys((1, 4), (-1, -1, math.inf))
         yield "overflow", lambda: check_scaled(candidate, scaled, CPU, Scaling(overflows=overflows))
+        boundaries = {"overflow_beyond_a_chunk": ((131_073,), (65_537,)), "overflow_beyond_a_launch": ((5, 3),) * 74}
+        for name, shapes in boundaries.items():
+            yield name, lambda s=shapes: check_scaled(candidate, scaled, CPU, Scaling(overflows=overflows, shapes=s))
+    yield "settings_by_hand", lambda: check_settings_by_hand(candidate, settings, dtype, CPU)
+    yield "moved_in_memory", lambda: check_moved(candidate, settings, dtype, CPU)
+    yield "going_back", lambda: check_going_back(candidate, CPU, dtype_name)
     if dtype_name != "fp32":
         yield (
             "as_with_fp32_state",
@@ -939,9 +1231,10 @@ def battery(candidate, dtype_name, seed=20261129):
             candidate, usual, replace(settings, weight_decay=0.0), dtype, CPU, seed=seed, steps=2, shapes=((300, 1000),)
         ),
     )
+    yield "late_steps", lambda: check_late_steps(candidate, settings, dtype, CPU)
 
 
-LAST = {"as_with_fp32_state", "300000_elements"}
+LAST = {"as_with_fp32_state", "300000_elements", "late_steps"}
 
 
 def caught_by(name, dtype):
@@ -1246,10 +1539,11 @@ def table():
     checks = len(list(battery(RIGHT["written_out"], "fp32")))
     text = f"""
 {len(BUGS)} Adams, each with one thing wrong, go through {checks} checks of the parity tests (fewer in half
-precision): every regime with both kinds of weight decay, launch boundaries, memory layouts, a GradScaler.
+precision): every regime with both kinds of weight decay, launch boundaries, memory layouts, a GradScaler,
+settings that change, states that are loaded again.
 A cell holds how many of the checks catch the bug, and the first that does; or why nothing can. Right Adams
-with another order of the arithmetic pass all of them. The checks over 300,000 elements and over a hundred
-steps beside FP32 state are asked only where no other catches anything.
+with another order of the arithmetic pass all of them. The checks over 300,000 elements, over a hundred
+steps beside FP32 state and after 2,200 steps are asked only where no other catches anything.
 """
     module = "tests/harness/test_seeded_adams.py"
     return SEEDED["page"]("Wrong Adams, and what catches them", text, module, DTYPES, map(row, BUGS))

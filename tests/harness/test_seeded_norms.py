@@ -6,7 +6,7 @@
 
 import runpy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from fuseproof.candidates import LAYER_NORM, RMS_NORM, NormCandidate
 from fuseproof.parity import DTYPES, ParityError
-from fuseproof.parity.norm import REGIMES, check_regime
+from fuseproof.parity.norm import REGIMES, check_eps, check_regime
 from fuseproof.parity.norm.apart import check_empty
 from fuseproof.parity.norm.layouts import LAYOUTS, check_layout
 from fuseproof.parity.norm.life import check_second_derivative, check_written
@@ -27,12 +27,26 @@ from fuseproof.parity.norm.relations import (
     check_scaled,
     check_shifted,
 )
+from fuseproof.parity.norm.reuse import (
+    check_asked_for,
+    check_backward_again,
+    check_rewritten,
+    check_shared,
+    check_without_autograd,
+)
 
 CPU = torch.device("cpu")
 SEED = 20261129
 TABLE = Path(__file__).parents[2] / "docs" / "seeded-norms.md"
 SEEDED = runpy.run_path(str(Path(__file__).with_name("seeded_table.py")))
-SHAPES = {"1x1": (1, 1), "5x1025": (5, 1025), "1000x64": (1000, 64), "65537x5": (65_537, 5)}
+SHAPES = {
+    "1x1": (1, 1),
+    "5x1025": (5, 1025),
+    "1000x64": (1000, 64),
+    "65537x5": (65_537, 5),
+    "1000x1025": (1000, 1025),
+    "262145x4": (262_145, 4),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +89,8 @@ class Function(torch.autograd.Function):
         norm, (gamma_shape, beta_shape) = ctx.norm, ctx.shapes
         columns = gamma.numel()
         rows, grads = norm.read(x.reshape(-1, columns)), norm.read_dy(dy, columns)
-        mean, rstd = mean.float(), rstd.float()
+        norm.asked = ctx.needs_input_grad
+        mean, rstd = norm.kept_again(mean.float(), rstd.float())
         x_hat = norm.x_hat_again(rows, mean, rstd, y.reshape(-1, columns), gamma.flatten(), beta)
         g = norm.scaled(grads, gamma.flatten().float())
         dx = norm.dx(g, x_hat, rstd).to(x.dtype).view(x.shape)
@@ -143,6 +158,10 @@ class Right(nn.Module):
     def kept(self, statistic, dtype):
         """Return a statistic as it is saved."""
         return statistic
+
+    def kept_again(self, mean, rstd):
+        """Return the statistics in the backward."""
+        return mean, rstd
 
     def x_hat_again(self, x, mean, rstd, y, gamma, beta):
         """Return x_hat in the backward."""
@@ -1043,6 +1062,291 @@ class RmsOtherEps(RightRms):
         return super().rstd(variance, eps / 10)
 
 
+# --- vectors and alignment ---
+
+
+def from_an_aligned_address(values):
+    """Return values as a load of 16 bytes reads them that drops the last bits of an address."""
+    back = values.data_ptr() % 16 // values.element_size()
+    if not values.is_contiguous() or back > values.storage_offset():
+        return values
+    return torch.as_strided(values.detach(), values.shape, values.stride(), values.storage_offset() - back)
+
+
+def by_vectors(columns, values):
+    """Whether a kernel that looks at the columns alone reads vectors of 16 bytes."""
+    return columns % (16 // values.element_size()) == 0
+
+
+@bug()
+class XReadFromAlignedAddresses(Right):
+    """Vectors divide a row, and nobody looked at where the first row begins."""
+
+    def read(self, rows):
+        """Round the address down."""
+        return super().read(from_an_aligned_address(rows) if by_vectors(rows.shape[1], rows) else rows)
+
+
+@bug()
+class GammaReadFromAlignedAddresses(Right):
+    """The same of gamma, which may be a view of a flat buffer."""
+
+    def rows_forward(self, x, gamma, beta):
+        """Round the address down."""
+        read = from_an_aligned_address(gamma) if by_vectors(len(gamma), gamma) else gamma
+        return super().rows_forward(x, read, beta)
+
+
+@bug()
+class DyReadInMemoryOrderByVectors(Right):
+    """Strides are looked at where columns are read one by one only."""
+
+    def read_dy(self, dy, columns):
+        """Read the storage from its beginning."""
+        if not by_vectors(columns, dy) or not dense(dy):
+            return super().read_dy(dy, columns)
+        return super().read_dy(torch.as_strided(dy, dy.shape, torch.empty(dy.shape).stride()), columns)
+
+
+@bug()
+class TailOfDyOnEightBytesDropped(Right):
+    """Where dy is aligned for vectors of two and not of four, what is left of four is left out."""
+
+    def read_dy(self, dy, columns):
+        """Drop it."""
+        wide = super().read_dy(dy, columns).clone()
+        if dy.data_ptr() % 16 == 8:
+            wide[:, columns // 4 * 4 :] = 0
+        return wide
+
+
+# --- rows and columns at once, and sizes of blocks ---
+
+
+@bug()
+class RowsBeyond262140AreZero(Right):
+    """Four rows a block, 65,535 blocks."""
+
+    def store(self, y, dtype):
+        """Stop."""
+        y = super().store(y, dtype)
+        y[4 * 65_535 :] = 0
+        return y
+
+
+@bug()
+class SecondBlockOfColumnsNotSummedInTheSecondOfRows(Right):
+    """Right for many rows, right for many columns."""
+
+    def summed(self, values):
+        """Leave a corner out."""
+        total = super().summed(values)
+        total[1024:] -= super().summed(values[512:, 1024:])
+        return total
+
+
+@bug()
+class TailOfColumnsNotSummedForManyRows(Right):
+    """Sums in two steps, the second of which knows whole warps of columns only."""
+
+    def summed(self, values):
+        """Take the tail of the first step."""
+        total, whole = super().summed(values), values.shape[1] // 32 * 32
+        if len(values) > 512 and whole > 256:
+            total[whole:] = super().summed(values[:512, whole:])
+        return total
+
+
+@bug()
+class DgammaOffByTwoThousandthsBeyondAThousandColumns(Right):
+    """A second kernel for long rows."""
+
+    def dgamma(self, dy, x_hat, rstd):
+        """Scale."""
+        return super().dgamma(dy, x_hat, rstd) * (1.002 if dy.shape[1] > 1000 else 1.0)
+
+
+@bug()
+class GradientsSwappedUpToSixtyFourColumns(Right):
+    """A kernel for short rows with its pointers in another order."""
+
+    def dgamma(self, dy, x_hat, rstd):
+        """Take the other."""
+        return self.summed(dy) if dy.shape[1] <= 64 else super().dgamma(dy, x_hat, rstd)
+
+    def dbeta(self, dy, x_hat, gamma):
+        """Take the other."""
+        return self.summed(dy * x_hat) if dy.shape[1] <= 64 else super().dbeta(dy, x_hat, gamma)
+
+
+@bug()
+class CountOfTheLastWarp(Right):
+    """A warp that is not full counts as full."""
+
+    def variance(self, x, mean):
+        """Divide by whole warps."""
+        columns = x.shape[1]
+        return super().variance(x, mean) * columns / (-(-columns // 32) * 32)
+
+
+# --- more of eps, roots and roundings ---
+
+
+@bug()
+class EpsOfZeroIsTheDefault(Right):
+    """``eps or 1e-5``."""
+
+    def rstd(self, variance, eps):
+        """Take the default."""
+        return super().rstd(variance, eps or 1e-5)
+
+
+@bug()
+class EpsAtMostATenth(Right):
+    """Clamped."""
+
+    def rstd(self, variance, eps):
+        """Clamp."""
+        return super().rstd(variance, min(eps, 0.1))
+
+
+@bug()
+class VarianceAtLeastEps(Right):
+    """A maximum where there should be a sum."""
+
+    def rstd(self, variance, eps):
+        """Clamp."""
+        return variance.clamp(min=max(eps, 1e-30)).rsqrt()
+
+
+@bug()
+class RstdByAnIntrinsic(Right):
+    """An approximate root of 11 bits."""
+
+    def rstd(self, variance, eps):
+        """Approximate."""
+        return super().rstd(variance, eps) * (1 + 2.0**-11)
+
+
+@bug()
+class MeanSavedInBf16(Right):
+    """Whatever x is: rstd is saved as it should be."""
+
+    def kept_again(self, mean, rstd):
+        """Round."""
+        return mean.bfloat16().float(), rstd
+
+
+@bug(*ONLY_HALVES)
+class RoundedTwice(Right):
+    """By way of a number with three digits more."""
+
+    def store(self, y, dtype):
+        """Round to twelve or fifteen bits first."""
+        bits = {torch.bfloat16: 11, torch.float16: 14}.get(dtype, 24)
+        significand, exponent = torch.frexp(y)
+        return super().store(torch.ldexp((significand * 2**bits).round() / 2**bits, exponent), dtype)
+
+
+@bug(*ONLY_HALVES)
+class MeanOfGRounded(Right):
+    """A sum of the backward goes through shared memory in half precision."""
+
+    def read_dy(self, dy, columns):
+        """Note the dtype."""
+        self.dtype = dy.dtype
+        return super().read_dy(dy, columns)
+
+    def mean_of_g(self, g):
+        """Round."""
+        return super().mean_of_g(g).to(self.dtype).float()
+
+
+# --- between calls ---
+
+
+@bug()
+class GammaOfTheFirstCall(Right):
+    """Widened once and kept: no step of an optimizer is seen."""
+
+    def affine(self, x_hat, gamma, beta):
+        """Take the first one."""
+        return super().affine(x_hat, self.__dict__.setdefault("first", gamma.clone()), beta)
+
+
+@bug()
+class StatisticsInTheModule(Right):
+    """One workspace: what a second call writes, the first one's backward reads."""
+
+    def rows_forward(self, x, gamma, beta):
+        """Keep."""
+        y, *self.workspace = super().rows_forward(x, gamma, beta)
+        return y, *self.workspace
+
+    def kept_again(self, mean, rstd):
+        """Take what is there."""
+        return self.workspace
+
+
+@bug()
+class OutputBufferOfTheModule(Right):
+    """y lies in memory that the next call of that shape writes again."""
+
+    def store(self, y, dtype):
+        """Write into it."""
+        y = super().store(y, dtype)
+        buffers = self.__dict__.setdefault("buffers", {})
+        return buffers.setdefault((y.shape, dtype), torch.empty_like(y)).copy_(y).detach()
+
+
+@bug()
+class SecondBackwardAddsUp(Right):
+    """Partial sums that belong to the graph and are not cleared."""
+
+    def dgamma(self, dy, x_hat, rstd):
+        """Add to what was there for that x_hat, which is that of the graph."""
+        sums = self.__dict__.setdefault("partial", {})
+        key = (float(x_hat.sum()), dy.shape) if len(dy) else None
+        sums[key] = sums.get(key, 0) + super().dgamma(dy, x_hat, rstd)
+        return sums[key].clone()
+
+
+@bug()
+class DbetaOfAFrozenInput(Right):
+    """Where dx is not asked for another kernel runs, and leaves dbeta as it was."""
+
+    def dbeta(self, dy, x_hat, gamma):
+        """Leave it."""
+        right = super().dbeta(dy, x_hat, gamma)
+        return right if self.asked[0] else torch.zeros_like(right)
+
+
+@bug()
+class DgammaForAFrozenGamma(Right):
+    """Where gamma is frozen its gradient is handed out as the next one's."""
+
+    def dbeta(self, dy, x_hat, gamma):
+        """Mix up."""
+        return super().dbeta(dy, x_hat, gamma) if self.asked[1] else self.summed(dy * x_hat)
+
+
+@bug()
+class InferenceOf1024Columns(Right):
+    """Without autograd another kernel runs, with no loop over the columns."""
+
+    def store(self, y, dtype):
+        """Stop."""
+        y = super().store(y, dtype)
+        if not self.training_call:
+            y[:, 1024:] = 0
+        return y
+
+    def forward(self, x):
+        """Note whether gradients will be asked for."""
+        self.training_call = torch.is_grad_enabled()
+        return super().forward(x)
+
+
 # --- the front door ---
 
 
@@ -1051,16 +1355,20 @@ def battery(candidate, dtype_name, seed=SEED):
     dtype = DTYPES[dtype_name]
     for regime in REGIMES.values():
         yield regime.name, lambda r=regime: check_regime(candidate, r, dtype, CPU, seed=seed)
-    for eps in (1e-12, 0.1):
-        asked = replace(REGIMES["usual"].with_eps(eps), dy=REGIMES["dy_tiny"].dy)
-        yield f"eps_{eps:g}", lambda r=asked: check_regime(candidate, r, dtype, CPU, seed=seed)
-    for name in ("x_columns_last", "dy_columns_last", "dy_one_row", "all_shifted"):
+    for eps in (0.0, 1e-12, 0.1, 1.0):
+        yield f"eps_{eps:g}", lambda e=eps: check_eps(candidate, e, dtype, CPU)
+    for name in ("x_columns_last", "dy_columns_last", "dy_one_row", "all_shifted", "dy_shifted_by_8_bytes"):
         assert name in LAYOUTS
         yield name, lambda n=name: check_layout(candidate, n, dtype, CPU)
     yield "no_rows", lambda: check_empty(candidate, (0,), (64,), dtype_name, CPU)
     yield "all_is_written", lambda: check_written(candidate, (37,), (257,), dtype, CPU)
     yield "rows_in_another_order", lambda: check_permuted_rows(candidate, dtype, CPU)
     yield "a_row_alone", lambda: check_one_row_alone(candidate, dtype, CPU)
+    yield "written_parameters", lambda: check_rewritten(candidate, dtype, CPU)
+    yield "called_twice", lambda: check_shared(candidate, dtype, CPU)
+    yield "backward_again", lambda: check_backward_again(candidate, dtype, CPU)
+    yield "some_gradients", lambda: check_asked_for(candidate, dtype, CPU)
+    yield "without_autograd", lambda: check_without_autograd(candidate, dtype, CPU)
     yield "scaled", lambda: check_scaled(candidate, dtype, CPU)
     if candidate.kind == "layer_norm":
         yield "shifted", lambda: check_shifted(candidate, dtype, CPU)

@@ -30,6 +30,8 @@ PLACES = {
     "only_element": (3, 0),
     "last_element": (-1, -1),
 }
+# Two groups: both beyond a chunk of 65,536 elements, or both beyond a launch of 36 tensors.
+BOUNDARIES = {"beyond_a_chunk": ((131_073,), (65_537,)), "beyond_a_launch": ((5, 3),) * 74}
 by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 by_order = pytest.mark.parametrize("order", ORDERS)
 by_value = pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan], ids=["inf", "minus_inf", "nan"])
@@ -86,6 +88,16 @@ def test_an_overflow_in_every_order_of_unscaling_and_clipping(adam, dtype, order
     settings = usual_settings(adam, DTYPES[dtype])
     overflows = {1: (-1, -1, math.inf), 3: (0, 0, math.nan), 4: (2, 0, -math.inf)}
     check(adam, settings, device, Scaling(order, overflows, steps=6), dtype)
+
+
+@pytest.mark.fault(5, 7, 9)
+@pytest.mark.parametrize("shapes", BOUNDARIES)
+@by_dtype
+def test_every_chunk_and_launch_reads_scale_and_overflow(adam, dtype, shapes, device):
+    """What a kernel looks up once a launch or block reaches the last element: all unscaled, nothing at an overflow."""
+    overflows = {2: (0, 0, math.inf), 4: (-1, -1, math.nan)}
+    settings = usual_settings(adam, DTYPES[dtype], eps=1e-3)
+    check(adam, settings, device, Scaling(overflows=overflows, shapes=BOUNDARIES[shapes]), dtype)
 
 
 @pytest.mark.fault(12)

@@ -9,7 +9,15 @@ from fuseproof.candidates import AdamCandidate
 from fuseproof.parity import DTYPES
 from fuseproof.parity.adam.apart import run_apart
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.life import LOADED, WAYS, check_resumed, check_resumed_by_another, check_state_dict
+from fuseproof.parity.adam.life import (
+    LOADED,
+    WAYS,
+    check_going_back,
+    check_resumed,
+    check_resumed_by_another,
+    check_state_dict,
+)
+from fuseproof.parity.adam.long import check_late_steps, check_moved, check_settings_by_hand
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
 from fuseproof.parity.bits import copies, differing
 
@@ -63,6 +71,13 @@ def test_a_state_dict_is_no_step(adam, dtype, device):
     apart_if_it_trusts(adam)(check_state_dict, adam, device, dtype)
 
 
+@pytest.mark.fault(13, 34)
+@by_dtype
+def test_going_back_to_an_earlier_state(adam, dtype, device):
+    """After a loss that ran away a loop loads the last good state into the running optimizer: the same steps again."""
+    apart_if_it_trusts(adam)(check_going_back, adam, device, dtype)
+
+
 @pytest.mark.fault(2)
 @pytest.mark.parametrize("to_none", [True, False], ids=["to_none", "to_zero"])
 @by_dtype
@@ -99,22 +114,22 @@ def test_zero_grad_takes_set_to_none(adam, dtype, to_none, device):
 @pytest.mark.fault(15)
 @by_dtype
 def test_settings_changed_by_hand(adam, dtype, device):
-    """lr and betas that a training loop writes into the groups are used in the next step."""
-    dtype = DTYPES[dtype]
-    params = make_params(USUAL, dtype, device, SEED)
-    checked = CheckedAdam(adam, [Group(params, usual_settings(adam, dtype))], f"{dtype}, settings by hand, seed {SEED}")
-    for step, (lr, betas) in enumerate([(0.25, (0.9, 0.999)), (0.125, (0.5, 0.9)), (0.5, (0.9, 0.99))], 1):
-        (group,) = checked.optimizer.param_groups
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(lr)
-        else:
-            group["lr"] = lr
-        group["betas"] = betas
-        checked.set_lr(lr)
-        checked.set_betas(betas)
-        USUAL.set_gradients(params, step, SEED)
-        checked.step()
-    checked.finish()
+    """lr, betas, eps and decay that a training loop writes into the groups are used in the next step."""
+    check_settings_by_hand(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
+
+
+@pytest.mark.fault(34)
+@by_dtype
+def test_parameters_that_have_moved_in_memory(adam, dtype, device):
+    """Whoever gives a parameter other memory (``param.data = ...``, as sharding does) finds its update there."""
+    check_moved(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
+
+
+@pytest.mark.fault(11)
+@by_dtype
+def test_after_two_thousand_steps(adam, dtype, device):
+    """A counter in half precision or a byte stops or wraps at 256 or 2,048: the correction of step 2,201 shows it."""
+    check_late_steps(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
 
 
 @by_dtype

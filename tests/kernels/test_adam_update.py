@@ -126,8 +126,7 @@ def test_the_scheduled_lr_is_the_lr_used(adam, dtype, schedule, device):
     used = set()
     for step in range(1, 7):
         (group,) = checked.optimizer.param_groups
-        checked.set_lr(float(scheduler.get_last_lr()[0]))
-        checked.set_betas(tuple(map(float, group["betas"])))
+        checked.change_settings(lr=float(scheduler.get_last_lr()[0]), betas=tuple(map(float, group["betas"])))
         used.add(float(group["lr"]))
         USUAL.set_gradients(params, step, SEED)
         checked.step()

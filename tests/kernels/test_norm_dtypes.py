@@ -30,7 +30,7 @@ def ask(norm, case, device):
     """Check a cell of the matrix, or say that nothing is stated for it."""
     result = find_result(RESULTS, norm.full_name, device.type, case)
     if result is None:
-        pytest.skip(f"nothing is stated for {norm.full_name} on {device.type}, {case}")
+        pytest.skip(f"nothing is stated for {norm.full_name} on {device.type} with these dtypes")
     check_dtypes(norm, case, result, device)
 
 

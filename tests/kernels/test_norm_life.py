@@ -13,6 +13,13 @@ from fuseproof.parity.bits import same_bits
 from fuseproof.parity.norm import NORM_DTYPES, REGIMES, case_of, judge, run
 from fuseproof.parity.norm.checks import build
 from fuseproof.parity.norm.life import check_second_derivative
+from fuseproof.parity.norm.reuse import (
+    check_asked_for,
+    check_backward_again,
+    check_rewritten,
+    check_shared,
+    check_without_autograd,
+)
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("norm_case")]
 
@@ -89,30 +96,35 @@ def test_its_state_is_torch_s(norm, device):
 @by_dtype
 def test_without_autograd(norm, dtype, device):
     """Under no_grad and inference_mode, and in evaluation, y has the same bits."""
-    inputs = usual(norm, dtype, device)
-    module = build(norm, inputs)
-    expected = run(norm, inputs, module).y
-    for mode in (torch.no_grad, torch.inference_mode):
-        with mode():
-            assert same_bits(module(inputs.x), expected)
-    assert same_bits(module.eval()(inputs.x).detach(), expected)
+    check_without_autograd(norm, DTYPES[dtype], device)
+
+
+@pytest.mark.fault(35)
+@by_dtype
+def test_parameters_that_were_written(norm, dtype, device):
+    """After an optimizer's step the next call has the new parameters: nothing of the first call is kept."""
+    check_rewritten(norm, DTYPES[dtype], device)
+
+
+@pytest.mark.fault(35)
+@by_dtype
+def test_one_module_in_two_places(norm, dtype, device):
+    """Called twice before any backward, as layers that share a norm do, each call keeps its own statistics and y."""
+    check_shared(norm, DTYPES[dtype], device)
+
+
+@pytest.mark.fault(35)
+@by_dtype
+def test_backward_again(norm, dtype, device):
+    """Through a retained graph a second time come the same gradients, not twice as large ones."""
+    check_backward_again(norm, DTYPES[dtype], device)
 
 
 @pytest.mark.fault(22)
 @by_dtype
 def test_gradients_that_nobody_asks_for(norm, dtype, device):
-    """With frozen parameters dx is the same, and with an input that needs no gradient dgamma and dbeta are."""
-    inputs = usual(norm, dtype, device)
-    expected = run(norm, inputs)
-    for frozen in ("x", "parameters"):
-        module = build(norm, inputs)
-        module.requires_grad_(frozen == "x")
-        x = inputs.x.clone().requires_grad_(frozen == "parameters")
-        module(x).backward(inputs.dy)
-        if frozen == "parameters":
-            assert same_bits(x.grad, expected.dx)
-        else:
-            assert same_bits(module.get_parameter("weight").grad, expected.dgamma)
+    """Whichever of x, weight and bias are frozen, the gradients of the others are the same."""
+    check_asked_for(norm, DTYPES[dtype], device)
 
 
 @pytest.mark.fault(22)

@@ -24,7 +24,10 @@ def around(*centres):
 
 # Sums over rows are cut into parts of 16, 32, 64, 128, 256 and 512 rows; a grid has at most 65,535 blocks.
 ROWS = {"few": (1, 2, 3, 5), **around(16, 32, 64, 128, 256, 512, 1024)}
-MANY_ROWS = {65_535: 8, 65_536: 5, 65_537: 8, 131_073: 5}  # rows to columns, aligned and not
+# Rows to columns, aligned and not. Blocks that take four rows each reach 262,140, those that take sixteen 1,048,560.
+MANY_ROWS = {65_535: 8, 65_536: 5, 65_537: 8, 131_073: 5, 262_145: 8, 1_048_577: 5}
+# More rows than a part of the sums and more columns than a block, with tails and without.
+ROWS_AND_COLUMNS = {"1000x1025": (1000, 1025), "2049x770": (2049, 770), "520x2048": (520, 2048)}
 # Rows are read by 32 lanes, 128 threads, and vectors of 2, 4 and 8; Apex's half kernel by 8 x 128. Odd ones in between.
 COLUMNS = {**around(*(2**k for k in range(1, 17))), "usual": (100, 768, 1000, 1536, 3000)}
 DIMENSIONS = {
@@ -56,6 +59,12 @@ def skip_dimensions(norm, normalized_shape):
         pytest.skip(f"{norm.name} normalizes over {norm.normalized_dims} dimension only")
 
 
+def skip_millions_on_a_cpu(rows, device):
+    """Skip so many rows where no grid has to reach them."""
+    if rows > 2**20 and device.type == "cpu":
+        pytest.skip("no CPU kernel has a grid: a million rows would say nothing more")
+
+
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("rows", ROWS)
 @by_dtype
@@ -70,6 +79,7 @@ def test_rows(norm, dtype, rows, device):
 @by_dtype
 def test_rows_beyond_a_grid(norm, dtype, rows, device):
     """On both sides of 65,535 and 131,072 rows the last ones are normalized and count too, in sums that are in FP32."""
+    skip_millions_on_a_cpu(rows, device)
     norm = replace(norm, half_partials_on=frozenset())
     check_regime(norm, USUAL, DTYPES[dtype], device, leading=(rows,), normalized_shape=(MANY_ROWS[rows],))
 
@@ -79,6 +89,7 @@ def test_rows_beyond_a_grid(norm, dtype, rows, device):
 @by_dtype
 def test_the_last_of_many_rows_counts(norm, dtype, rows, device):
     """With a gradient in the last row alone, dgamma and dbeta are that row's."""
+    skip_millions_on_a_cpu(rows, device)
     check_regime(norm, REGIMES["dy_last_row"], DTYPES[dtype], device, leading=(rows,), normalized_shape=(5,))
 
 
@@ -97,6 +108,15 @@ def test_columns(norm, dtype, columns, device):
     """Every column is read and written, whatever vectors and blocks rows are cut into."""
     for each in COLUMNS[columns]:
         check_regime(norm, USUAL, DTYPES[dtype], device, leading=(5,), normalized_shape=(each,))
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("shape", ROWS_AND_COLUMNS)
+@by_dtype
+def test_rows_and_columns(norm, dtype, shape, device):
+    """Sums over many rows have every column, those in the last block of columns too."""
+    rows, columns = ROWS_AND_COLUMNS[shape]
+    check_regime(norm, USUAL, DTYPES[dtype], device, leading=(rows,), normalized_shape=(columns,))
 
 
 @pytest.mark.fault(23)
@@ -124,9 +144,10 @@ def test_without_parameters(norm, dtype, regime, left_out, device):
     """Without its parameters, or without bias alone, a norm is one with gamma 1 and beta 0."""
     if left_out not in norm.leaves_out:
         pytest.skip(f"{norm.name} takes no {left_out}=False")
-    inputs = REGIMES[regime].inputs((37,), (257,), DTYPES[dtype], device).of(norm.kind)
-    inputs = replace(inputs, beta=None, gamma=None if left_out == "elementwise_affine" else inputs.gamma)
-    check(norm, inputs, f"{left_out}=False, {regime}, seed {SEED}")
+    for rows, columns in ((37, 257), (5, 1025), (1000, 64)):
+        inputs = REGIMES[regime].inputs((rows,), (columns,), DTYPES[dtype], device).of(norm.kind)
+        inputs = replace(inputs, beta=None, gamma=None if left_out == "elementwise_affine" else inputs.gamma)
+        check(norm, inputs, f"{left_out}=False, {regime}, seed {SEED}")
 
 
 @pytest.mark.fault(20)

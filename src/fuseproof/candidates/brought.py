@@ -176,5 +176,7 @@ def _parameters(option: str, spec: str, kind: Callable[..., Any], required: tupl
     names = {"**" if each.kind is each.VAR_KEYWORD else name for name, each in parameters.items()}
     missing = [name for name in required if name not in names]
     if missing:
-        raise BroughtError(f"{option} {spec}: {kind} takes no {', '.join(missing)}, which torch.optim.Adam does.")
+        hidden = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
+        mend = "; write its arguments out, since *args hides which weight decay it takes" if hidden else ""
+        raise BroughtError(f"{option} {spec}: {kind} takes no {', '.join(missing)}, which torch.optim.Adam does{mend}.")
     return names

@@ -82,6 +82,7 @@ FAULTS: Mapping[int, Fault] = _numbered(
     Fault(18, "autograd is not told that parameters were written"),
     Fault(19, "no drop-in: sparse gradients are taken for dense ones, arguments are not taken"),
     Fault(33, "launched on another stream than the current one"),
+    Fault(34, "addresses that were kept from an earlier step"),
     Fault(20, "empty batch", _NORM),
     Fault(21, "rows at the grid limit", _NORM),
     Fault(22, "weight and bias gradients wrong for some shape", _NORM),
@@ -95,4 +96,5 @@ FAULTS: Mapping[int, Fault] = _numbered(
     Fault(30, "memory-efficient mode loses precision", _NORM),
     Fault(31, "tracing, export, compile", _NORM),
     Fault(32, "outputs left uninitialised", _NORM),
+    Fault(35, "what one call keeps meets another", _NORM),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["channels_last", "shifted", "transposed"]
+__all__ = ["channels_last", "shifted", "shifted_by_8_bytes", "transposed"]
 
 
 def channels_last(values: torch.Tensor) -> torch.Tensor:
@@ -19,5 +19,14 @@ def transposed(values: torch.Tensor, dim: int = 1) -> torch.Tensor:
 
 def shifted(values: torch.Tensor) -> torch.Tensor:
     """Return a copy one element into a larger storage of zeros: nothing is aligned for vector loads."""
-    storage = torch.zeros(values.numel() + 2, dtype=values.dtype, device=values.device)
-    return storage[1:-1].view(values.shape).copy_(values)
+    return _shifted(values, 1)
+
+
+def shifted_by_8_bytes(values: torch.Tensor) -> torch.Tensor:
+    """Return a copy 8 bytes into a larger storage of zeros: aligned for loads of 8 bytes, not for those of 16."""
+    return _shifted(values, 8 // values.element_size())
+
+
+def _shifted(values: torch.Tensor, by: int) -> torch.Tensor:
+    storage = torch.zeros(values.numel() + 2 * by, dtype=values.dtype, device=values.device)
+    return storage[by:-by].view(values.shape).copy_(values)

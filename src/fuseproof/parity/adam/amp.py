@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -15,7 +15,7 @@ from fuseproof.candidates import ADAM, AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.checks import case_of
-from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params
+from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, make_params
 from fuseproof.parity.bits import differing
 
 __all__ = ["ORDERS", "Scaling", "check_scale_invariance", "check_scaled", "check_training", "check_two_optimizers"]
@@ -63,6 +63,7 @@ class Scaling:
         growth_interval: after so many steps without overflow the scale doubles.
         steps: how many.
         gradients: their size, in even steps; in odd ones it is that of eps.
+        shapes: of the parameters, the first half of which is one group and the second another.
 
     """
 
@@ -73,6 +74,7 @@ class Scaling:
     growth_interval: int = 100
     steps: int = 5
     gradients: float = 2.0**-6
+    shapes: Sequence[tuple[int, ...]] = SHAPES
 
     def __str__(self) -> str:
         return f"GradScaler, {self.order}, overflows {dict(self.overflows)}, late {dict(self.late)}, {self.steps} steps"
@@ -104,7 +106,7 @@ def check_scaled(
         gradients=lambda noise, step: noise * (settings.eps if step % 2 else scaling.gradients),
         fp16_gradients=None,
     )
-    params = make_params(regime, dtype, device, SEED)
+    params = make_params(regime, dtype, device, SEED, scaling.shapes)
     half = len(params) // 2
     groups = [Group(params[:half], settings), Group(params[half:], settings)]
     adam = CheckedAdam(candidate, groups, case_of(dtype, str(scaling), settings, SEED))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -93,13 +94,17 @@ class CheckedAdam:
         self.optimizer.add_param_group(group.entry(self._defaults))
         self._note_starts()
 
-    def set_lr(self, lr: float) -> None:
-        """Note that from now on every group's learning rate is `lr`; the caller has told the optimizer."""
-        self.groups = [replace(group, settings=replace(group.settings, lr=lr)) for group in self.groups]
+    def change_settings(self, **settings: Any) -> None:
+        """Note that from now on every group has these settings; the caller has told the optimizer."""
+        self.groups = [replace(group, settings=replace(group.settings, **settings)) for group in self.groups]
 
-    def set_betas(self, betas: tuple[float, float]) -> None:
-        """Note that from now on every group's betas are `betas`; the caller has told the optimizer."""
-        self.groups = [replace(group, settings=replace(group.settings, betas=betas)) for group in self.groups]
+    def skip_ahead(self, steps: int) -> None:
+        """Take steps that nobody checks, all with the gradients that are there: `finish` can say nothing after them."""
+        for _ in range(steps):
+            self.optimizer.step()
+        for param in self.params:
+            self.steps[param] += steps if param.grad is not None else 0
+        self._after = {}
 
     def step(self, scale: float = 1.0, skipped: bool = False, by: Callable[[], object] | None = None) -> None:
         """Take one step and check all that can be said of it.

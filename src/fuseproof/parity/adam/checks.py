@@ -11,7 +11,7 @@ from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, Regime, make_params
-from fuseproof.parity.layouts import channels_last, shifted, transposed
+from fuseproof.parity.layouts import channels_last, shifted, shifted_by_8_bytes, transposed
 
 __all__ = ["LAYOUTS", "STRUCTURES", "case_of", "check_layout", "check_regime"]
 
@@ -37,6 +37,8 @@ STRUCTURES: Mapping[str, Sequence[tuple[int, ...]]] = MappingProxyType(
         "empty_last": ((5, 3), (7,), (0, 4)),
         "empty_only": ((0,),),
         "no_dimension": ((), (5, 3)),
+        # Blocks of 128 to 512 threads, each with 1 to 8 elements: every size between two of them is in some class.
+        "around_powers_of_2": tuple((2**k + beyond,) for k in range(1, 16) for beyond in (-1, 0, 1)),
         "dimensions_of_1": ((1, 1, 5, 1), (1,), (1, 3, 1)),
     }
 )
@@ -79,7 +81,8 @@ def _expanded(values: torch.Tensor) -> torch.Tensor:
 
 
 _Layout = Callable[[torch.Tensor], torch.Tensor]
-# How a parameter and its gradient lie in memory; the shape is (4, 3, 5, 2) always.
+# How a parameter and its gradient lie in memory; with and without a tail behind the last whole vector.
+_LAID_OUT = ((4, 3, 5, 2), (3, 3, 5, 3))
 LAYOUTS: Mapping[str, tuple[_Layout, _Layout]] = MappingProxyType(
     {
         "both_channels_last": (channels_last, channels_last),
@@ -92,6 +95,9 @@ LAYOUTS: Mapping[str, tuple[_Layout, _Layout]] = MappingProxyType(
         "parameter_shifted": (shifted, torch.Tensor.contiguous),
         "gradient_shifted": (torch.Tensor.contiguous, shifted),
         "both_shifted": (shifted, shifted),
+        "parameter_shifted_by_8_bytes": (shifted_by_8_bytes, torch.Tensor.contiguous),
+        "gradient_shifted_by_8_bytes": (torch.Tensor.contiguous, shifted_by_8_bytes),
+        "both_shifted_by_8_bytes": (shifted_by_8_bytes, shifted_by_8_bytes),
     }
 )
 
@@ -106,17 +112,23 @@ def check_layout(
 
     """
     of_param, of_grad = LAYOUTS[layout]
-    shapes = ((4, 3, 5, 2), (5, 3))
-    first, plain = make_params(_USUAL, dtype, device, SEED, shapes)
-    params = [of_param(first.detach()).requires_grad_(), plain]
+    *laid_out, plain = make_params(_USUAL, dtype, device, SEED, (*_LAID_OUT, (5, 3)))
+    params = [*(of_param(each.detach()).requires_grad_() for each in laid_out), plain]
     case = case_of(dtype, layout, settings, SEED)
-    ends = torch.as_strided(params[0].detach(), (first.numel() + 2,), (1,), 0) if of_param is shifted else None
+    ends = [end for param in params for end in _ends(param.detach())]
     adam = CheckedAdam(candidate, [Group(params, settings)], case)
     for step in range(1, 4):
         _USUAL.set_gradients(params, step, SEED)
-        assert params[0].grad is not None
-        params[0].grad = of_grad(params[0].grad)
+        for param in params[:-1]:
+            assert param.grad is not None
+            param.grad = of_grad(param.grad)
         adam.step()
-        if ends is not None and bool(ends[[0, -1]].count_nonzero()):
+        if any(bool(end.count_nonzero()) for end in ends):
             raise ParityError(f"neighbours of a parameter in its storage were written ({case})")
     adam.finish()
+
+
+def _ends(param: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return what lies before and behind a parameter that was shifted in its storage."""
+    by = param.storage_offset()
+    return tuple(torch.as_strided(param, (by,), (1,), start) for start in (0, by + param.numel())) if by else ()

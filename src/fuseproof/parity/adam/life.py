@@ -17,7 +17,15 @@ from fuseproof.parity.adam.regimes import REGIMES, SEED, Regime, make_params, us
 from fuseproof.parity.bits import copies, differing
 from fuseproof.parity.measures import DTYPES, ParityError, spacing
 
-__all__ = ["LOADED", "WAYS", "check_resumed", "check_resumed_by_another", "check_state_dict", "resume_by_another"]
+__all__ = [
+    "LOADED",
+    "WAYS",
+    "check_going_back",
+    "check_resumed",
+    "check_resumed_by_another",
+    "check_state_dict",
+    "resume_by_another",
+]
 
 # Before the first step, before and after the second parameter's late first gradient at step 4.
 _AFTER = (0, 2, 5)
@@ -134,6 +142,36 @@ def check_state_dict(candidate: AdamCandidate, device: torch.device, dtype: str)
         if differing(params, twins):
             raise ParityError(f"{candidate.name}, {dtype}: step {step} differs after its own state was loaded")
         optimizer.load_state_dict(optimizer.state_dict())
+
+
+def check_going_back(candidate: AdamCandidate, device: torch.device, dtype: str) -> None:
+    """Save after three steps, take three more, load what was saved, and take them again: the same bits, the same state.
+
+    Raises:
+        ParityError: the end is another one, or the moments that the state shows are: it shows others than are used.
+
+    """
+    settings = usual_settings(candidate, DTYPES[dtype])
+    params = make_params(_USUAL, DTYPES[dtype], device, SEED)
+    optimizer = candidate.build(params, settings)
+    _walk(_USUAL, optimizer, params, range(1, _STEPS + 1))
+    start, saved = copies(params), copy.deepcopy(optimizer.state_dict())
+    ends: list[_Params] = []
+    for _ in range(2):
+        _walk(_USUAL, optimizer, params, range(_STEPS + 1, 2 * _STEPS + 1))
+        state = (optimizer.state.get(param, {}) for param in params)
+        moments = [value for each in state for value in each.values() if isinstance(value, torch.Tensor)]
+        ends.append(copies([*params, *moments]))
+        with torch.no_grad():
+            for param, old in zip(params, start, strict=True):
+                param.copy_(old)
+        optimizer.load_state_dict(copy.deepcopy(saved))
+    if wrong := differing(*ends):
+        what = "parameters" if wrong[0] < len(params) else "state"
+        raise ParityError(
+            f"after {_STEPS} steps, {_STEPS} more and the state of before loaded again, the same steps end in other "
+            f"{what}: {len(wrong)} of {len(ends[0])} tensors differ ({candidate.name}, {dtype})"
+        )
 
 
 def resume_by_another(

@@ -1,6 +1,6 @@
 """Parity of LayerNorm and RMSNorm: y, dx, dgamma, dbeta and the saved statistics beside the oracle's."""
 
-from fuseproof.parity.norm.checks import NormOutputs, case_of, check, check_regime, judge, run
+from fuseproof.parity.norm.checks import NormOutputs, case_of, check, check_eps, check_regime, judge, run
 from fuseproof.parity.norm.regimes import NORM_DTYPES, REGIMES, NormInputs, NormRegime
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "NormRegime",
     "case_of",
     "check",
+    "check_eps",
     "check_regime",
     "judge",
     "run",

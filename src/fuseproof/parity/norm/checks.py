@@ -15,9 +15,9 @@ from fuseproof.parity.bits import changes, contents, copies
 from fuseproof.parity.norm.bias import assert_unbiased
 from fuseproof.parity.norm.bounds import AffineInHalf, budget, oracle, trusted, wanted
 from fuseproof.parity.norm.nature import nature_of
-from fuseproof.parity.norm.regimes import SEED, NormInputs, NormRegime
+from fuseproof.parity.norm.regimes import REGIMES, SEED, NormInputs, NormRegime
 
-__all__ = ["SHAPE", "NormOutputs", "build", "case_of", "check", "check_regime", "judge", "run"]
+__all__ = ["SHAPE", "NormOutputs", "build", "case_of", "check", "check_eps", "check_regime", "judge", "run"]
 
 SHAPE = (37, 257)  # rows and columns that no vector width divides; every other row of half precision is unaligned
 
@@ -231,3 +231,14 @@ def check_regime(
     """
     inputs = regime.inputs(leading, normalized_shape, dtype, device, seed=seed).of(candidate.kind)
     return check(candidate, inputs, f"{regime.name}, seed {seed}")
+
+
+def check_eps(candidate: NormCandidate, eps: float, dtype: torch.dtype, device: torch.device) -> NormOutputs:
+    """Run a candidate over rows whose variance is about `eps`; with none, over such as the usual one would halve.
+
+    Raises:
+        ParityError: eps is another, or in another place.
+
+    """
+    regime = REGIMES["usual"].with_eps(eps) if eps else replace(REGIMES["small_spread"], eps=0.0)
+    return check_regime(candidate, replace(regime, dy=REGIMES["dy_tiny"].dy), dtype, device)

@@ -9,14 +9,15 @@ from types import MappingProxyType
 import torch
 
 from fuseproof.candidates import NormCandidate
-from fuseproof.parity.layouts import channels_last, shifted, transposed
+from fuseproof.parity.layouts import channels_last, shifted, shifted_by_8_bytes, transposed
 from fuseproof.parity.norm.checks import check
 from fuseproof.parity.norm.regimes import REGIMES, SEED
 
 __all__ = ["LAYOUTS", "check_layout"]
 
-# An odd hidden size, so that in half precision every other row is unaligned; four dimensions for channels-last.
-_LEADING, _NORMALIZED = (4, 3, 5), (7,)
+# An odd hidden size, so that in half precision every other row is unaligned, and one that vectors of 16 bytes divide:
+# a kernel that reads such rows by vectors must not where the first one is unaligned. Four dimensions for channels-last.
+_LEADING, _HIDDEN = (4, 3, 5), (7, 64)
 _Layout = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -71,6 +72,9 @@ LAYOUTS: Mapping[str, tuple[_Layout, _Layout, _Layout]] = MappingProxyType(
         "both_shifted": (shifted, shifted, _plain),
         "parameters_shifted": (_plain, _plain, shifted),
         "all_shifted": (shifted, shifted, shifted),
+        "x_shifted_by_8_bytes": (shifted_by_8_bytes, _plain, _plain),
+        "dy_shifted_by_8_bytes": (_plain, shifted_by_8_bytes, _plain),
+        "parameters_shifted_by_8_bytes": (_plain, _plain, shifted_by_8_bytes),
     }
 )
 
@@ -83,7 +87,8 @@ def check_layout(candidate: NormCandidate, layout: str, dtype: torch.dtype, devi
 
     """
     of_x, of_dy, of_parameters = LAYOUTS[layout]
-    plain = REGIMES["usual"].inputs(_LEADING, _NORMALIZED, dtype, device).of(candidate.kind)
-    gamma, beta = (None if each is None else of_parameters(each) for each in (plain.gamma, plain.beta))
-    inputs = replace(plain, x=of_x(plain.x), dy=of_dy(plain.dy), gamma=gamma, beta=beta)
-    check(candidate, inputs, f"{layout}, seed {SEED}")
+    for hidden in _HIDDEN:
+        plain = REGIMES["usual"].inputs(_LEADING, (hidden,), dtype, device).of(candidate.kind)
+        gamma, beta = (None if each is None else of_parameters(each) for each in (plain.gamma, plain.beta))
+        inputs = replace(plain, x=of_x(plain.x), dy=of_dy(plain.dy), gamma=gamma, beta=beta)
+        check(candidate, inputs, f"{layout}, seed {SEED}")

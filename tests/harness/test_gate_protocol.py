@@ -187,20 +187,20 @@ def test_a_packed_folder_says_what_the_folder_says(tmp_path: Path) -> None:
 # --- measured ---
 
 DATA = Path(__file__).parents[2] / "docs" / "data"
-FIRST_DAY, SECOND_DAY = DATA / "gate-h200-20261129.jsonl.gz", DATA / "gate-h200-20261130.jsonl.gz"
-SPUN = "spun"  # candidates whose kernels were counted wrongly on the first day
+EARLIER, LATER = DATA / "gate-h200-20261129.jsonl.gz", DATA / "gate-h200-20261130.jsonl.gz"
+SPUN = "spun"  # candidates whose kernels were counted wrongly in the earlier leases
 
 
 @pytest.fixture(scope="module")
 def measured() -> list[str]:
     """Return the report on what was measured in two leases of two H200 each, on one day."""
-    return list(PROTOCOL["evaluate"]([FIRST_DAY]))
+    return list(PROTOCOL["evaluate"]([EARLIER]))
 
 
 @pytest.fixture(scope="module")
 def on_other_boards() -> list[str]:
     """Return the report on that and on what another board measured in the next lease."""
-    return list(PROTOCOL["evaluate"]([FIRST_DAY, SECOND_DAY], boards=True, without=SPUN))
+    return list(PROTOCOL["evaluate"]([EARLIER, LATER], boards=True, without=SPUN))
 
 
 def found(report: list[str], start: str, pattern: str) -> list[float]:
@@ -240,8 +240,8 @@ def test_on_an_h200_slow_downs_were_found(
 
 @pytest.mark.parametrize(("boards", "blamed"), [(True, False), (False, True)], ids=["known", "not-known"])
 def test_a_slower_board_is_blamed_alone_if_nobody_knows_that_it_is_another(boards: bool, blamed: bool) -> None:
-    """The second day's board lies up to 2.7 % above the first day's, which creep would be: measured, not made."""
-    processes = PROTOCOL["read"]([FIRST_DAY, SECOND_DAY], "aa", boards=boards, without=SPUN)
+    """The later lease's board lies up to 2.7 % above the others, which creep would be: measured, not made."""
+    processes = PROTOCOL["read"]([EARLIER, LATER], "aa", boards=boards, without=SPUN)
     left = PROTOCOL["leave_out"](processes, len(processes) - 1, paired=False, added={})
     said = {verdict.label for verdict in left.verdicts}
     assert ("REGRESSED(CREEP)" in said) == blamed
@@ -274,7 +274,9 @@ def test_two_nights_on_an_h200_are_judged_from_their_files(
         for member in packed:
             path = tmp_path / member.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(packed.extractfile(member).read())  # type: ignore[union-attr]  # it holds files alone
+            content = packed.extractfile(member)
+            assert content is not None  # it holds files alone
+            path.write_bytes(content.read())
     files = sorted(map(str, (tmp_path / name / "nvidia-h200").glob("*.json")))
     (tmp_path / "pyproject.toml").write_text("[tool.fuseproof]\n")
     command = [sys.executable, "-m", "fuseproof", "check", *files, "--json"]

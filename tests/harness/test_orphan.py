@@ -7,8 +7,11 @@ import sys
 
 import pytest
 
+from fuseproof import orphan
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a signal for it")
 
+HERE = orphan.told()["FUSEPROOF_PARENT_PID"].partition(" ")[2]
 # As `fuseproof.plugin` calls it; then what there would be to do.
 CHILD = "import os, sys\nfrom fuseproof import orphan\norphan.end_with_parent(os.environ)\nprint(sorted(os.environ))"
 
@@ -17,10 +20,10 @@ CHILD = "import os, sys\nfrom fuseproof import orphan\norphan.end_with_parent(os
 def child():
     """Return a function that starts a process with this environment, and returns its status and what it printed."""
 
-    def run(*command, parent=None):
+    def run(*command, parent=None, namespace=HERE):
         environ = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.environ["PATH"]}
         if parent is not None:
-            environ["FUSEPROOF_PARENT_PID"] = str(parent)
+            environ["FUSEPROOF_PARENT_PID"] = f"{parent} {namespace}"
         done = subprocess.run([*command, sys.executable, "-c", CHILD], env=environ, capture_output=True, text=True)
         return done.returncode, done.stdout
 
@@ -48,3 +51,13 @@ def test_a_child_whose_parent_has_died_before_it_hears_of_it_ends(child):
 def test_an_interpreter_that_is_a_script_is_no_death(child):
     """It stands between the two, and its parent lives."""
     assert child("sh", "-c", '"$@"; exit $?', "sh", parent=os.getpid())[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("parent", "namespace"),
+    [("4194303", "pid:[1]"), ("4194303", ""), ("no number", "pid:[1]"), ("", ""), ("-1", "x")],
+    ids=["a-container", "no-namespace", "garbage", "empty", "negative"],
+)
+def test_what_says_nothing_of_a_parent_ends_nobody(child, parent, namespace):
+    """Process ids of another namespace, and whatever else is in the variable: no death, no traceback."""
+    assert child(parent=parent, namespace=namespace)[0] == 0

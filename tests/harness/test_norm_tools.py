@@ -243,6 +243,19 @@ def test_inputs_that_are_written_are_named():
         check(NormCandidate("in_place", InPlace), inputs, "written")
 
 
+def test_nothing_that_a_norm_returned_is_followed_by_autograd():
+    """Statistics that are outputs of an operator are: to read one as a number would be a warning, once a process."""
+
+    def followed(y):
+        mean, rstd = TORCH.statistics(y)
+        return mean.requires_grad_(), rstd.requires_grad_()
+
+    inputs = REGIMES["usual"].inputs((3,), (7,), torch.float32, CPU)
+    outputs = run(replace(TORCH, statistics=followed), inputs)
+
+    assert not any(each.requires_grad for each in vars(outputs).values())
+
+
 # --- dtypes ---
 
 

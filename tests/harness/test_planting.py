@@ -114,7 +114,8 @@ def test_plant_on_a_gpu(make, size):
     """The spin counts cycles of the SM clock, whose rate is measured in the same process: off by less than 0.3 %."""
     subject = make()
     own_ns = timed_ns(subject, DeviceClock(GPU))
-    seen = measure_plant(size, subject, lambda: DeviceClock(GPU), 60, own_ns, GPU)
+    # Medians of 60 rounds, as many as a benchmark has, are off by 0.3 % of 90 us once in fifteen times.
+    seen = measure_plant(size, subject, lambda: DeviceClock(GPU), 400, own_ns, GPU)
 
     assert math.log(seen["planted_ns"] / seen["base_ns"]) == pytest.approx(size, abs=0.003)
     assert seen["base_ns"] >= own_ns * math.exp(size) * 0.97
@@ -187,6 +188,7 @@ def test_a_longer_spin_is_longer_by_what_it_counts():
         cycles = round(nanoseconds * clock.cycles_per_ns)
         return clock.attempt(lambda: torch.cuda._sleep(cycles)).interval_ns
 
+    bases_ns = [5_000.0 + 2.0 * step for step in range(1000)]  # of many lengths: the events' clock counts in steps
     for more_ns in (200.0, 1_000.0, 10_000.0):
-        differences_ns = [interval_ns(5_000.0 + more_ns) - interval_ns(5_000.0) for _ in range(1000)]
+        differences_ns = [interval_ns(base_ns + more_ns) - interval_ns(base_ns) for base_ns in bases_ns]
         assert statistics.fmean(sorted(differences_ns)[100:-100]) == pytest.approx(more_ns, abs=50.0, rel=0.005)

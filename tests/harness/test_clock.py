@@ -442,6 +442,18 @@ def test_clock_rate_holds_no_launch(machine, monkeypatch):
     assert DeviceClock(GPU).cycles_per_ns == pytest.approx(machine.cycles_per_ns, rel=1e-5)
 
 
+def test_clock_rate_holds_no_start_of_a_kernel(machine, monkeypatch):
+    """Between the events the device takes 7 us for more than the spin: with a long one alone the rate is 0.7 % low."""
+    sleep = machine._sleep
+
+    def started(cycles):
+        machine.enqueue(7_000)
+        sleep(cycles)
+
+    monkeypatch.setattr(machine, "_sleep", started)
+    assert DeviceClock(GPU).cycles_per_ns == pytest.approx(machine.cycles_per_ns, rel=1e-5)
+
+
 def test_sm_clock_of_each_round_comes_from_its_spin(machine, device_clock):
     """The spin is a probe of the SM clock: 1.9 cycles a ns are 1900 MHz, and half of it under a slow-down."""
     call = _Host(machine, 1000)

@@ -260,17 +260,19 @@ def test_on_an_h200_the_clock_saw_slow_downs_at_their_size(on_other_boards: list
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "summary"),
+    ("day", "name", "status", "summary"),
     [
-        ("clean", 0, "10 UNGATEABLE, 150 PASS"),
-        ("planted", 20, "5 REGRESSED, 1 INCONCLUSIVE, 9 UNGATEABLE, 145 PASS"),
+        ("20261129", "clean", 0, "10 UNGATEABLE, 150 PASS"),
+        ("20261129", "planted", 20, "5 REGRESSED, 1 INCONCLUSIVE, 9 UNGATEABLE, 145 PASS"),
+        ("20261130", "clean", 0, "8 UNGATEABLE, 152 PASS"),
+        ("20261130", "planted", 20, "5 REGRESSED, 7 UNGATEABLE, 148 PASS"),
     ],
 )
 def test_two_nights_on_an_h200_are_judged_from_their_files(
-    name: str, status: int, summary: str, tmp_path: Path
+    day: str, name: str, status: int, summary: str, tmp_path: Path
 ) -> None:
     """A clean night and one whose forward was really 3 % slower: `fuseproof check` says what their sessions said."""
-    with tarfile.open(DATA / "two-nights-h200-20261129.tar.xz") as packed:
+    with tarfile.open(DATA / f"two-nights-h200-{day}.tar.xz") as packed:
         for member in packed:
             path = tmp_path / member.name
             path.parent.mkdir(parents=True, exist_ok=True)

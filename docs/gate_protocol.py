@@ -558,18 +558,23 @@ def _planted_lines(processes: Sequence[Process]) -> Iterator[str]:
     where they are bound by the host they vary by more than what is planted.
     """
     by_size: dict[tuple[str, float], list[float]] = {}
-    worst: dict[str, float] = {}
+    by_key: dict[str, dict[str, list[float]]] = {}
     for process in processes:
         for key, (size_ln, seen_ln) in process.planted.items():
             time_ns = process.values.get(Pair(key, TIMES[0]), math.inf)
             kind = "kernels below 20 us" if time_ns < SHORT_NS else "kernels of 20 us and more"
             kind = "iterations" if key.startswith("iteration/") else kind
             by_size.setdefault((kind, size_ln), []).append(seen_ln - size_ln)
-            worst[key] = max(worst.get(key, 0.0), abs(seen_ln - size_ln))
+            by_key.setdefault(kind, {}).setdefault(key, []).append(seen_ln - size_ln)
     for (kind, size_ln), errors in sorted(by_size.items()):
         close = sum(abs(error) <= CLOSE_LN for error in errors)
         size = f"{kind}: planted {math.expm1(size_ln):+.0%}"
         yield f"{size}: error {_spread(errors)}; within 0.3 %: {close} of {len(errors)}"
+    for kind, errors_of in sorted(by_key.items()):
+        means = [statistics.fmean(errors) for errors in errors_of.values()]
+        close = sum(abs(mean) <= CLOSE_LN for mean in means)
+        yield f"{kind}: planted, mean of a benchmark's processes: within 0.3 %: {close} of {len(means)}"
+    worst = {key: max(map(abs, errors)) for errors_of in by_key.values() for key, errors in errors_of.items()}
     for key, error in sorted(worst.items(), key=lambda item: -item[1])[:5]:
         yield f"planted, furthest off: {key} by {error:.2%}"
 

@@ -85,12 +85,17 @@ def test_noisy_processes_find_nothing(tmp_path: Path) -> None:
     assert "(0.0%)" in line(folder, "in pairs: +1.5 % added")
 
 
-@pytest.mark.parametrize(("factor", "close"), [(1.0, "60 of 60"), (0.7, "0 of 60")], ids=["seen", "too-small"])
-def test_planted_slow_downs_are_compared_with_their_size(tmp_path: Path, factor: float, close: str) -> None:
+@pytest.mark.parametrize(
+    ("factor", "close", "means"),
+    [(1.0, "60 of 60", "10 of 10"), (0.7, "0 of 60", "0 of 10")],
+    ids=["seen", "too-small"],
+)
+def test_planted_slow_downs_are_compared_with_their_size(tmp_path: Path, factor: float, close: str, means: str) -> None:
     """Each of 18 processes of ten benchmarks carries 1, 2 or 3 %: sixty of each; 3 % seen as 2.1 % is not close."""
     folder = written(tmp_path / "folder", processes=16, benchmarks=10, sd=0.001)
     written(folder, processes=18, benchmarks=10, sd=0.001, plants=factor)
     assert f"within 0.3 %: {close}" in line(folder, "planted +3%")
+    assert line(folder, "mean of a benchmark's processes").endswith(f"within 0.3 %: {means}")
 
 
 def test_too_few_processes_judge_nothing(tmp_path: Path) -> None:

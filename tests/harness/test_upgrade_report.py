@@ -472,8 +472,23 @@ def test_what_is_reported_only_is_in_the_whole_table():
     one = upgrade()
     one = dataclasses.replace(one, durations={**one.durations, Pair("adam/a", "host_time_ns"): (5e4, 6e4)})
 
-    assert "| adam/a | host\\_time\\_ns | 50.00 us | 60.00 us | - | - | reported only |  |" in report.to_markdown(one)
+    assert (
+        "| adam/a | host\\_time\\_ns | 50.00 us | 60.00 us | +20.00 % | - | reported only |  |"
+        in report.to_markdown(one)
+    )
     assert report.to_json(one)["reported"] == [{"key": "adam/a", "metric": "host_time_ns", "old": 5e4, "new": 6e4}]
+
+
+def test_what_became_of_host_times_is_said_in_a_sentence():
+    """A new dispatch that costs every call is seen in the median; one that an arm has not measured is not counted."""
+    one = upgrade()
+    host = {"a": (5e4, 6e4), "b": (5e4, 1e5), "c": (5e4, 11e5), "d": (None, 6e4), "e": (0.0, 6e4)}
+    more = {Pair(key, "host_time_ns"): values for key, values in host.items()}
+    text = FORMS["terminal"](dataclasses.replace(one, durations={**one.durations, **more}))
+
+    said = "host time, which is judged by nobody: +100.00 % in the median of 3 benchmarks, +20.00 % to x 22"
+    assert said in " ".join(text.split())
+    assert "host time" not in FORMS["terminal"](one)
 
 
 def test_nothing_at_all_is_said():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fuseproof.gate.present import shown_value
 from fuseproof.upgrade.environment import Examined
@@ -63,6 +66,7 @@ def sections(upgrade: Upgrade) -> list[Section]:
             ("Times", True, "none slower, none faster, none undecided"),
         )
     )
+    times = replace(times, lines=(*times.lines, *_host(upgrade)))
     failed = _failed([each for each in upgrade.verdicts if Reason.FAILED in each.reasons])
     skipped = _skipped("Benchmarks", upgrade.skipped)
     return [_course(upgrade), _environments(upgrade), *parity, *failed, *skipped, exact, times, _everything(upgrade)]
@@ -152,6 +156,23 @@ def _verdicts(title: str, upgrade: Upgrade, verdicts: Sequence[Verdict], same: s
     return _section(title, lines, _TABLE, [_row(upgrade, each) for each in told])
 
 
+def _host(upgrade: Upgrade) -> list[str]:
+    """Return what became of host times as one sentence: each alone is noise, the median over benchmarks is less so."""
+    changes = [_reported_ln(*values) for pair, values in upgrade.durations.items() if pair.metric == "host_time_ns"]
+    known = sorted(each for each in changes if each is not None)
+    if not known:
+        return []
+    middle, least, most = (in_percent(each) for each in (statistics.median(known), known[0], known[-1]))
+    of = f"{len(known)} benchmark{'s' * (len(known) != 1)}"
+    return [f"host time, which is judged by nobody: {middle} in the median of {of}, {least} to {most}"]
+
+
+def _reported_ln(old: Any, new: Any) -> float | None:
+    """Return the logarithm of what a metric that is judged by nobody has become; None where an arm has none."""
+    numbers = all(isinstance(each, int | float) and 0 < each < math.inf for each in (old, new))
+    return math.log(new / old) if numbers else None
+
+
 def _failed(verdicts: Sequence[Verdict]) -> list[Section]:
     rows = [(each.pair.key, each.outcome, each.detail) for each in verdicts]
     title = f"Benchmarks whose tests fail ({len(rows)})"
@@ -162,9 +183,14 @@ def _everything(upgrade: Upgrade) -> Section:
     rows = [_row(upgrade, each) for each in sorted(upgrade.verdicts, key=lambda each: each.pair)]
     judged = {each.pair for each in upgrade.verdicts}
     for pair in sorted(upgrade.durations.keys() - judged):
+        change_ln = _reported_ln(*upgrade.durations[pair])
+        change = "-" if change_ln is None else in_percent(change_ln)
         old, new = (shown_value(pair.metric, value) for value in upgrade.durations[pair])
-        rows.append((pair.key, pair.metric, old, new, "-", "-", "reported only", ""))
-    lines = ["Medians over all processes; the change is the median over pairs, so the two need not agree."]
+        rows.append((pair.key, pair.metric, old, new, change, "-", "reported only", ""))
+    lines = [
+        "Medians over all processes; the change is the median over pairs, so the two need not agree. What is reported "
+        "only is compared by its medians."
+    ]
     return _section("All benchmarks", lines if rows else ["nothing was measured"], _TABLE, rows, whole=True)
 
 

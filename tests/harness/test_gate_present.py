@@ -208,3 +208,15 @@ def test_a_baseline_of_another_selection_is_named(before: str, now: str, said: b
     named = [line for line in lines if line.startswith("the baseline's newest nights were asked for something else")]
     assert bool(named) == said
     assert all("(default)" in line for line in named)
+
+
+@pytest.mark.parametrize(
+    ("ran_on", "said"), [("old", True), ("new", False), ("", False)], ids=["other", "same", "unknown"]
+)
+def test_a_baseline_of_another_board_is_named(ran_on: str, said: bool) -> None:
+    """A night that passes on a faster GPU says nothing of a slow-down as large as that."""
+    nights = [replace(each, boards=frozenset(filter(None, [ran_on]))) for each in history()]
+    tonight = replace(night(*[run_of(LEVEL)] * 3), boards=frozenset({"new"}))
+    named = [line for line in present.table_lines(session_of(tonight, nights)) if "of other GPUs of this model" in line]
+    assert bool(named) == said
+    assert all(line.startswith(f"{len(LEVEL)} of {len(LEVEL)} keys were judged") for line in named)

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from fuseproof.gate.session import GateSession
@@ -56,7 +57,7 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     if session.full_selection and not is_share(session.selection):
         known = session.screening.known | session.screening.tonight.pairs
         lines += session.settings.unmatched({pair.key for pair in known})
-    lines += _other_selections(session) + _other_threads(session)
+    lines += _other_selections(session) + _other_boards(session) + _other_threads(session)
     lines.append(summary_line(session))
     new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
     if new or not session.screening.known:
@@ -103,6 +104,20 @@ def _other_selections(session: GateSession) -> list[str]:
     return [
         f"the baseline's newest nights were asked for something else ({shown}): what a process measures besides can "
         "move a benchmark by 1 %; calibrate what the nights run"
+    ]
+
+
+def _other_boards(session: GateSession) -> list[str]:
+    """Say if most of a baseline is of other GPUs of the model: what tonight's is faster by hides a slow-down."""
+    judged, foreign = set[str](), set[str]()
+    for each in session.screening.screened:
+        judged |= {pair.key for pair in compress(each.family.pairs, each.judged)}
+        foreign |= {pair.key for pair in compress(each.family.pairs, each.judged & each.family.foreign)}
+    if not foreign:
+        return []
+    return [
+        f"{len(foreign)} of {len(judged)} keys were judged by nights of other GPUs of this model, which differ by some "
+        "percent: a faster one hides a slow-down; run the old software on this one and `fuseproof accept` that night"
     ]
 
 

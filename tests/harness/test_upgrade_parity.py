@@ -630,6 +630,20 @@ class Suite:
         return measure_parity(examined, tests, keyword, self.root, workers, say, arguments=arguments)
 
 
+@pytest.mark.parametrize(("arguments", "failed"), [((), 0), (("-W", "error"), 1)], ids=["as_it_is", "asked_for"])
+def test_a_warning_is_no_wrong_result(tmp_path, arguments, failed):
+    """A new torch that warns is not wrong, though the suite takes warnings for errors; who wants that says so."""
+    (tmp_path / "pyproject.toml").write_text(TOML + 'filterwarnings = ["error"]\n')
+    (tmp_path / "test_warns.py").write_text(
+        "import warnings, pytest\n\n@pytest.mark.parity\ndef test_it():\n    warnings.warn('it is old', stacklevel=1)\n"
+    )
+    examined = Examined(Environment("new", sys.executable), {}, "here")
+    run = measure_parity(examined, ["test_warns.py"], "", tmp_path, 0, lambda _: None, arguments=arguments)
+
+    outcomes = [case.outcome for case in run.cases.values()]
+    assert outcomes == ["failed" if failed else "passed"]
+
+
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     """Return the suite."""

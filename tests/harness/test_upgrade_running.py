@@ -220,7 +220,7 @@ def test_what_a_process_is_told(child_of, tmp_path):
     order = tmp_path / "order.json"
     child_of(f"{FAILED} '{nothing}'; echo \"$K $@\" > {tmp_path}/told; cp $FUSEPROOF_CHILD {order}; exit 1")
     told = (tmp_path / "told").read_text().strip()
-    assert f"gpu -m pytest {tmp_path}/tests --rootdir={tmp_path} -n0 -p no:cacheprovider" == told
+    assert f"gpu -m pytest {tmp_path}/tests --rootdir={tmp_path} -n0 -p no:cacheprovider -W default" == told
     seeds = json.loads(order.read_text())
     assert (seeds["seed"], seeds["placement"]) == ("seed", "seed")
 

@@ -17,7 +17,7 @@ from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
 from fuseproof.tables import ConfigError
 from fuseproof.unmeasured import Unmeasured, read_unmeasured
-from fuseproof.upgrade.environment import Environment
+from fuseproof.upgrade.environment import WARNINGS, Environment
 from fuseproof.upgrade.plan import UpgradePlan
 
 __all__ = ["Child"]
@@ -111,7 +111,7 @@ class Child:
     def _arguments(self) -> list[str]:
         plan = self.plan
         paths = [str(self.root / path) for path in plan.tests]
-        options = [f"--rootdir={self.root}", "-n0", "-p", "no:cacheprovider"]
+        options = [f"--rootdir={self.root}", "-n0", "-p", "no:cacheprovider", *WARNINGS]
         for name, value in (("-m", plan.mark), ("-k", plan.keyword)):
             options += [name, value] if value else []
         return ["-m", "pytest", *paths, *options, *plan.arguments, *self.more]

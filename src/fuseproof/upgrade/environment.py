@@ -18,7 +18,10 @@ from fuseproof.preflight import Finding
 from fuseproof.processes import ChildError, ending, last_words, run_process
 from fuseproof.upgrade import probe
 
-__all__ = ["Environment", "Examined", "UpgradeError", "examine", "require_same_machine", "resolve"]
+__all__ = ["WARNINGS", "Environment", "Examined", "UpgradeError", "examine", "require_same_machine", "resolve"]
+
+WARNINGS = ("-W", "default")
+"""What pytest is told in both: a new torch that warns is not wrong, and a suite may take warnings for errors."""
 
 _LIMIT_S = 300.0  # importing torch from a cold network disk takes a minute or two, and so may loading Apex
 

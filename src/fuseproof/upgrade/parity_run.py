@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fuseproof.processes import ChildError, ending, last_words, run_process
-from fuseproof.upgrade.environment import Examined, UpgradeError
+from fuseproof.upgrade.environment import WARNINGS, Examined, UpgradeError
 
 __all__ = ["ABSENT", "ENDLESS", "OUTCOMES", "SCHEMA", "WRONG", "Case", "ParityRun", "measure_parity", "read_run"]
 
@@ -117,7 +117,7 @@ def measure_parity(
     with tempfile.TemporaryDirectory(prefix="fuseproof-", ignore_cleanup_errors=True) as scratch:
         path = Path(scratch) / "parity.json"
         command = [
-            *(examined.environment.python, "-m", "pytest", *tests, *arguments),
+            *(examined.environment.python, "-m", "pytest", *tests, *WARNINGS, *arguments),
             *("-m", f"parity and ({marks})" if marks else "parity", *(("-k", keyword) if keyword else ())),
             *(
                 "-n",

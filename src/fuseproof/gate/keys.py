@@ -157,6 +157,8 @@ def withdraw(
         found.setdefault(start.name, []).append(pair)
         judged = _judged_since(said, start.name, pair)
         for each in nights[nights.index(start) + 1 :]:
+            if start.methods.get(pair.key) not in (None, each.methods.get(pair.key)):
+                continue  # another method's nights have a level of their own
             if pair in each.accepted:
                 break
             if each.name in judged and pair in each.pairs:

@@ -16,7 +16,7 @@ from fuseproof.verdicts.exact import Check
 from fuseproof.verdicts.night import Night, Segments, Values, fault_of, value_ln
 from fuseproof.verdicts.noise import Flags, Floats
 from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
-from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
+from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Reason, Verdict
 
 __all__ = ["WHOLE", "Screened", "Screening", "held_since", "reference_night", "screen"]
 
@@ -238,16 +238,19 @@ def _screened(family: Family, shift: Floats, tests: int, paired: bool, alone: fr
 
 
 def _comparable(night: Night, tonight: Night) -> Night:
-    """Return the night without what was measured by another method than tonight's."""
+    """Return the night without what was measured by another method than tonight's, and what was said of that."""
     other = {key for key, method in night.methods.items() if tonight.methods.get(key, method) != method}
     if not other:
         return night
+    silent = other | ({SUITE} if other == night.methods.keys() else set())
 
     def kept(arm: Sequence[Values]) -> list[Values]:
         return [{pair: value for pair, value in values.items() if pair.key not in other} for values in arm]
 
     arms = (kept(night.screening), kept(night.confirming), kept(night.trusted))
-    return replace(night, screening=arms[0], confirming=arms[1], trusted=arms[2])
+    marks = {pair: mark for pair, mark in night.marks.items() if pair.key not in silent}
+    accepted = frozenset(pair for pair in night.accepted if pair.key not in silent)
+    return replace(night, screening=arms[0], confirming=arms[1], trusted=arms[2], marks=marks, accepted=accepted)
 
 
 def _unsound(tonight: Night, judged_by: Mapping[Pair, Rule]) -> Iterator[tuple[Pair, Verdict]]:
@@ -284,8 +287,6 @@ def held_since(history: Sequence[Night], pair: Pair, reason: Reason) -> str | No
     """
     for night in reversed(history):
         mark = night.marks.get(pair)
-        if pair.key in night.methods and pair not in night.pairs:
-            continue  # measured by another method than tonight's
         if mark is not None and mark.outcome is not Outcome.INVALID:
             lasting = reason is Reason.HELD and mark.outcome is Outcome.REGRESSED
             held = (lasting or reason in mark.reasons) and pair not in night.accepted

@@ -18,7 +18,7 @@ from fuseproof.verdicts.noise import Flags, Floats
 from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
 from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Reason, Verdict
 
-__all__ = ["WHOLE", "Screened", "Screening", "held_since", "reference_night", "screen"]
+__all__ = ["WHOLE", "Screened", "Screening", "expected", "held_since", "reference_night", "screen"]
 
 WHOLE = ("gate", "", "full")
 """Whole selections of a suite, each with all of the one before: a night's share, the suite, what no night affords."""
@@ -163,12 +163,12 @@ def screen(
         if pair not in judged and pair not in unsound:
             reason = Reason.NO_NOISE if pair in known else Reason.NO_BASELINE
             verdicts.append(Verdict(pair, Outcome.NEW, (reason,), detail="calibrate, or wait for more nights"))
-    expected = _expected(past, tonight) if full_selection else set()
+    wanted = expected(past, tonight) if full_selection else set()
     for pair in sorted(known - tonight.pairs):
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
             verdicts.append(Verdict(pair, Outcome.INVALID, (Reason.MEASUREMENT,), detail=detail))
-        elif pair in expected:
+        elif pair in wanted:
             verdicts.append(Verdict(pair, Outcome.MISSING, detail="in the history and not measured tonight"))
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])
@@ -179,7 +179,7 @@ def screen(
     )
 
 
-def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
+def expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
     """Return what tonight's selection has measured before, and whole ones within it; brought candidates if brought."""
     asked = tonight.selection
     whole = {asked, *(WHOLE[: WHOLE.index(asked)] if asked in WHOLE else ())}

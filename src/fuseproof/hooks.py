@@ -95,6 +95,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config.stash[_BEGUN_S] = time.monotonic()
     book = config.stash[BOOKKEEPER]
     with PHASES.phase("history"):
+        book.require_open_night()
         book.find_baselines()
     required = [each for each in config.option.fuseproof_require.split(",") if each]
     if config.option.benchmark_compare_fail and "baseline" not in required:

@@ -662,6 +662,20 @@ def test_processes_of_one_night_can_be_started_one_by_one(project: Project, monk
     assert len(project.history.nights(SLUG)["n1"]) == 3
 
 
+def test_a_night_that_is_judged_takes_no_more_processes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One name for every night: the fast processes of the nights before would outvote a slow one."""
+    project.remember()
+    project.say()
+    monkeypatch.setenv("FUSEPROOF_NIGHT", "always")
+    project.run()
+    project.say(factor={"c": 1.27})
+    text = project.run(status=pytest.ExitCode.USAGE_ERROR)
+    assert "FUSEPROOF_NIGHT: the night 'always' is judged or accepted already, and takes no more processes" in text
+    project.run("--benchmark-autosave", gate=False, status=pytest.ExitCode.USAGE_ERROR)
+    assert len(project.history.nights(SLUG)["always"]) == 1
+    project.run(gate=False)
+
+
 def test_a_replicate_that_crashes_is_said(project: Project) -> None:
     """The night is judged by the processes that did run."""
     project.remember()

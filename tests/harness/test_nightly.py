@@ -239,6 +239,17 @@ def test_a_night_with_a_wrong_name_is_not_begun(
     assert "--night: the night 'My Night' is not 1 to 32 of 0-9 and a-z" in capsys.readouterr().err
 
 
+def test_a_judged_night_is_not_calibrated_on(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its verdict was on the processes that it had."""
+    said = {"accepted": {"device_time_ns": ["op/a/fp32/1"]}, "reason": "why", "who": "kim"}
+    History(project / "bench_history").save_record(machine.identify().slug, said, "n1")
+    monkeypatch.setattr(calibrate, "run_process", None)
+    assert main(["calibrate", "--night", "n1"]) == 2
+    assert "--night: the night 'n1' is judged or accepted already, and takes no more" in capsys.readouterr().err
+
+
 def test_ctrl_c_keeps_what_is_calibrated(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,7 @@ from fuseproof.history import VERDICTS, History, HistoryError
 from fuseproof.verdicts.controls import Unchanged
 from fuseproof.verdicts.night import Night
 from fuseproof.verdicts.nightly import Evidence
-from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason
+from fuseproof.verdicts.verdict import Mark, Outcome, Pair, Reason, in_percent
 
 FLAT = (0.0,) * 12
 SLOW = (2.5, *FLAT[1:])
@@ -138,6 +138,16 @@ def test_a_regressed_night_is_never_a_baseline(book: Any) -> None:
     assert [session.status() for session in seen] == [21] + [20] * 24
     assert (book.labels(mended), mended.status()) == ({}, 0)
     assert (nights[book.pair(0)], nights[book.pair(1)]) == (8, 20)
+
+
+def test_few_nights_say_what_they_can_prove(book: Any) -> None:
+    """Beyond the bound that the verdict names and not blocked: it says from where on it would be."""
+    book.calm(3, replicates=1)
+    verdicts = book.gate("g0", [book.run((2.0, *FLAT[1:]), day=10)]).verdicts
+    (found,) = (verdict for verdict in verdicts if verdict.pair == book.pair(0))
+
+    assert (found.label, found.bound_ln < found.effect_ln) == ("INCONCLUSIVE(NOT_PROVEN)", True)
+    assert f"so few nights prove only what is above {in_percent(3 * found.bound_ln)}: calibrate, or" in found.message
 
 
 def test_held_nights_that_do_not_follow_each_other_prove_nothing(book: Any) -> None:
@@ -308,7 +318,7 @@ def test_two_writers_at_once_lose_nothing(book: Any) -> None:
         from pathlib import Path
         from fuseproof.gate.ledger import Ledger
         from fuseproof.history import History
-        from fuseproof.verdicts.verdict import Mark, Outcome, Pair
+        from fuseproof.verdicts.verdict import in_percent, Mark, Outcome, Pair
 
         document = json.loads(sys.stdin.read())
         history = History(Path({str(book.root)!r}))

@@ -493,6 +493,27 @@ def test_skipped_benchmarks_are_missing(project: Project) -> None:
     assert project.outcomes()["a"] == "MISSING"
 
 
+@pytest.mark.parametrize("way", ["skip", "xfail"])
+def test_what_is_skipped_or_fails_as_expected_after_its_benchmark_is_missing(project: Project, way: str) -> None:
+    """It says of itself that what it measured is not to be trusted."""
+    project.remember()
+    project.pytester.makepyfile(test_op=TESTS + f'    if name == "c":\n        pytest.{way}("of no use")\n')
+    project.run(status=UNANSWERED)
+    assert project.outcomes()["c"] == "MISSING"
+
+
+def test_a_benchmark_by_another_method_is_not_new_in_silence(project: Project) -> None:
+    """It can hide any slow-down, so the report names it beside the verdict."""
+    project.remember()
+    project.say(factor={"c": 1.5})
+    conftest = project.root / "conftest.py"
+    conftest.write_text(conftest.read_text().replace('"kernel", 3)', '"kernel", 3 + (name == "c"))'))
+    text = project.run()
+    assert project.outcomes()["c"] == "NEW, NO_BASELINE"
+    line = line_with(text, "no baseline but nights by another method (clock, rounds, shapes)")
+    assert line.endswith("which hide any change: op/c/fp32/64; compare by hand, or calibrate")
+
+
 def test_a_suite_that_skips_all_of_it_is_missing(project: Project) -> None:
     """Nothing ran, nothing failed, and pytest says 0: the history knows better."""
     project.remember()

@@ -1,5 +1,6 @@
 """What was said of a night stays with it: verdicts are remembered, never lost in silence, and found fast."""
 
+import itertools
 import json
 import random
 import re
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fuseproof import index as index_module
@@ -186,6 +188,41 @@ def test_an_accepted_level_is_the_baseline(book: Any) -> None:
 
     assert (after.status(), book.labels(after)) == (0, {})
     assert (kept["reason"], kept["who"]) == ("the new kernel is exact", "kim")
+
+
+@pytest.mark.parametrize("between", [0, 8], ids=["at-once", "after-quiet-nights"])
+def test_a_suite_that_was_accepted_slower_is_held_anew(book: Any, between: int) -> None:
+    """The next shift of the suite has a night and a beginning of its own, and the nights between stay its baseline."""
+    book.calm(8)
+    day = itertools.count(10)
+
+    def night(percent: float, torch: str) -> Any:
+        software = {"software": {"driver": "580", "torch": torch}}
+        noise = np.random.default_rng(number := next(day)).normal(0, 0.1, (3, 12))
+        runs = [book.run(percent + each, day=number, **software) for each in noise]
+        session = book.gate(f"d{number}", runs)
+        return session.status(), {each.label for each in session.verdicts}, {each.since for each in session.verdicts}
+
+    shift = [({"INCONCLUSIVE(HELD, SUITE_SHIFT)"}, {None}), ({"REGRESSED(SUITE_SHIFT)"}, {"d10"})]
+    assert [night(2.0, "2.12")[1:] for _ in range(2)] == shift
+    book.ledger.accept("d11", [book.pair(number) for number in range(12)], "wanted", "kim")
+    assert [night(2.0, "2.12")[:2] for _ in range(between)] == [(0, {"PASS"})] * between
+    again = [night(4.0, "2.13") for _ in range(2)]
+
+    assert again == [(21, *shift[0]), (20, {"REGRESSED(SUITE_SHIFT)"}, {f"d{12 + between}"})]
+
+
+def test_the_first_night_of_a_regression_can_be_accepted(book: Any) -> None:
+    """What the second one was said to have regressed since is wanted now, and is the baseline."""
+    book.calm(8)
+    for number in range(2):
+        book.gate(f"g{number}", [book.run(SLOW, day=10 + number)] * 3)
+    book.ledger.accept("g0", [book.pair(0)], "wanted", "kim")
+    after = book.gate("g2", [book.run(SLOW, day=13)] * 3)
+    slower = book.gate("g3", [book.run((20.0, *FLAT[1:]), day=14)] * 3)
+
+    assert (book.labels(after), after.status()) == ({}, 0)
+    assert (book.labels(slower), slower.status()) == ({book.pair(0): "REGRESSED"}, 20)
 
 
 def test_a_retired_benchmark_is_not_missing(book: Any) -> None:

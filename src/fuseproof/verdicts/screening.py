@@ -287,11 +287,27 @@ def held_since(history: Sequence[Night], pair: Pair, reason: Reason) -> str | No
     """
     for night in reversed(history):
         mark = night.marks.get(pair)
+        if mark is None and pair.key == SUITE and _is_quiet(night, pair.metric):
+            return None
         if mark is not None and mark.outcome is not Outcome.INVALID:
             lasting = reason is Reason.HELD and mark.outcome is Outcome.REGRESSED
-            held = (lasting or reason in mark.reasons) and pair not in night.accepted
+            held = (lasting or reason in mark.reasons) and not _is_accepted(night, pair)
             return (mark.since or night.name) if held else None
     return None
+
+
+def _is_quiet(night: Night, metric: str) -> bool:
+    """Return whether a night judged enough to say that the suite moves: it has a verdict only where it does."""
+    judged = [p for p, mark in night.marks.items() if p.metric == metric and mark.outcome is not Outcome.INVALID]
+    return len(judged) >= bounds.SUITE_BENCHMARKS
+
+
+def _is_accepted(night: Night, pair: Pair) -> bool:
+    """Return whether a night's level is wanted: that of the suite with more than half of its benchmarks."""
+    if pair.key != SUITE:
+        return pair in night.accepted
+    measured = {each for each in night.pairs if each.metric == pair.metric}
+    return 2 * len(measured & night.accepted) > len(measured)
 
 
 def reference_night(screening: Screening, each: Screened, column: int | None = None) -> Night:

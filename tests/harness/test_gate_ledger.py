@@ -142,6 +142,22 @@ def test_a_regressed_night_is_never_a_baseline(book: Any) -> None:
     assert (nights[book.pair(0)], nights[book.pair(1)]) == (8, 20)
 
 
+def test_memory_does_not_creep(book: Any) -> None:
+    """Each night by less than its margin over the one before: judged by the level's first night, and since accepted."""
+    mib = 2**20
+
+    def night(number: int) -> Any:
+        memory = {"peak_bytes": 100 * mib + number * mib // 3}
+        return book.gate(f"g{number}", [book.run(day=number, others=memory)] * 3)
+
+    said = [night(number) for number in range(40)]
+    book.ledger.accept("g39", [book.pair(number, "peak_bytes") for number in range(12)], "wanted", "kim")
+    said += [night(40), night(44)]
+
+    assert [session.status() for session in said] == [0] * 4 + [20] * 36 + [0, 20]
+    assert {book.labels(session)[book.pair(0, "peak_bytes")] for session in said[4:40]} == {"REGRESSED(EXACT)"}
+
+
 def test_few_nights_say_what_they_can_prove(book: Any) -> None:
     """Beyond the bound that the verdict names and not blocked: it says from where on it would be."""
     book.calm(3, replicates=1)

@@ -995,13 +995,23 @@ def test_the_configuration_says_the_mode(project: Project) -> None:
     [
         (["--fuseproof-gate-json=x.json"], "there are no verdicts without --benchmark-compare"),
         (["--benchmark-compare", "--fuseproof-gate-json=no/x.json"], "there is no folder"),
+        (["--benchmark-compare", "--fuseproof-gate-json=."], "cannot be written (Is a directory); give another."),
         (["--benchmark-compare", "--fuseproof-replicates=0"], "a night has at least one process"),
         (["--benchmark-autosave", "--fuseproof-replicates=3"], "give --benchmark-compare too"),
         (["--benchmark-compare", "-n", "2"], "nothing is timed under pytest-xdist"),
         (["--benchmark-compare", "--benchmark-disable"], "nothing is timed with --benchmark-disable"),
         (["--benchmark-compare", "test_op.py"], "put the path first: pytest test_op.py --benchmark-compare"),
     ],
-    ids=["json-without-compare", "json-without-folder", "no-process", "no-judge", "xdist", "disabled", "path-as-run"],
+    ids=[
+        "json-without-compare",
+        "json-without-folder",
+        "json-is-folder",
+        "no-process",
+        "no-judge",
+        "xdist",
+        "disabled",
+        "path-as-run",
+    ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(project: Project, args: list[str], sentence: str) -> None:
     """Status 4 and a sentence before anything runs: never a green gate that has judged nothing."""
@@ -1046,6 +1056,15 @@ def test_junit_and_json_have_all_verdicts(project: Project) -> None:
     for name, said in cases.items():
         assert said.keys() == {f"fuseproof.{TIME}", "fuseproof.peak_bytes"}
         assert said[f"fuseproof.{TIME}"] == properties[f"fuseproof.op/{name[8]}/fp32/64 {TIME}"]
+
+
+def test_verdicts_of_another_night_are_not_left_as_tonights(project: Project) -> None:
+    """A session that is killed, as by a kernel that calls exit(0), leaves no file that says 0."""
+    (project.root / "gate.json").write_text('{"status": 0}')
+    project.pytester.makepyfile(test_zz="import os\n\n\ndef test_zz():\n    os._exit(0)\n")
+    ran = project.pytester.runpytest_subprocess(*GATED)
+    assert ran.ret == 0
+    assert not (project.root / "gate.json").exists()
 
 
 def test_a_junit_file_that_somebody_takes_away_is_said(project: Project) -> None:

@@ -1,9 +1,11 @@
 """On a CPU each number of torch's threads is measured by nights of its own; beside a GPU it changes nothing."""
 
+import re
 from typing import Any
 
 import pytest
 
+from fuseproof.cli import main
 from fuseproof.gate.keys import accept, withdraw
 from fuseproof.gate.present import table_lines
 from fuseproof.gate.session import GateSession
@@ -95,6 +97,22 @@ def test_a_withdrawn_level_leaves_nights_of_other_threads(book: Any) -> None:
     withdrawn = withdraw(book.history, CPU, [book.key(0)], None, None, "not wanted", "kim")
 
     assert list(withdrawn.since) == ["again"]
+
+
+def test_show_compares_no_night_with_other_threads(
+    book: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which nights those are, and beside them there is no change."""
+    monkeypatch.chdir(book.root.parent)
+    book.machine = CPU
+    for number, threads in enumerate((2, 1, 2)):
+        book.save(f"n{number}", run(book, threads, 70.0 * (threads == 1), day=number))
+    assert main(["show", "*/00", "--history", str(book.root)]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:5]
+    changes = [re.search(r"us +(\S+)", row) for row in rows]
+
+    assert [change and change[1] for change in changes] == ["-", "-", "+0.00"]
+    assert ["by another method" in row for row in rows] == [False, True, False]
 
 
 def test_processes_of_one_night_with_other_threads_are_invalid(book: Any) -> None:

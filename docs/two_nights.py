@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import os
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -79,10 +80,10 @@ def prepare(folder: Path, trusted: str, processes: int) -> None:
     (folder / "pyproject.toml").write_text(text, encoding="utf-8")
 
 
-def start(folder: Path, command: list[str], night: Gated) -> int:
-    """Run a command in the folder as a part of a night; return its status."""
+def start(folder: Path, command: list[str], night: Gated, name: str) -> int:
+    """Run a command in the folder as a part of the night of that name; return its status."""
     print(f"two nights: {night.name}: {' '.join(command)}", flush=True)
-    environ = {**os.environ, "SPUN_MORE_NS": night.variable, "FUSEPROOF_NIGHT": night.name}
+    environ = {**os.environ, "SPUN_MORE_NS": night.variable, "FUSEPROOF_NIGHT": name}
     return subprocess.run([sys.executable, "-m", *command], cwd=folder, env=environ, check=False).returncode
 
 
@@ -92,7 +93,8 @@ def judge(folder: Path, night: Gated, asked: list[str]) -> Mapping[str, Any]:
     if not report.exists() or json.loads(report.read_text(encoding="utf-8"))["status"] == INTERRUPTED:
         reports = [f"--fuseproof-gate-json={report.name}", f"--junitxml={night.name}.xml"]
         command = ["pytest", *asked, "-n", "0", "--benchmark-autosave", "--benchmark-compare", *reports]
-        status = start(folder, command, night)
+        # One that was interrupted is judged as far as it came, and takes no more processes.
+        status = start(folder, command, night, night.name + secrets.token_hex(2) * report.exists())
         if not report.exists():
             raise SystemExit(f"the {night.name} night ended with status {status} and no verdicts")
     document: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
@@ -197,7 +199,7 @@ def main() -> int:
     for number in range(1, arguments.nights + 1) if "history" in arguments.parts else ():
         night = Gated(f"history{number}", 0)
         command = ["fuseproof", "calibrate", "-n", str(arguments.processes), "--night", night.name, *asked]
-        if status := start(folder, command, night):
+        if status := start(folder, command, night, night.name):
             return status
     more_ns = slowed_by(folder, arguments.percent)
     asked.append(f"--fuseproof-replicates={arguments.processes}")

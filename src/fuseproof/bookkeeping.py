@@ -8,6 +8,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,19 @@ class Bookkeeper:
     night: str = field(default_factory=lambda: os.environ.get(NIGHT) or secrets.token_hex(4))
     gated: bool = False
     _nights: Iterator[tuple[list[Run], list[SetAside]]] = field(default=iter(()), repr=False)
+
+    def require_open_night(self) -> None:
+        """Refuse to add to a night that is over.
+
+        Raises:
+            pytest.UsageError: FUSEPROOF_NIGHT names one that is judged.
+
+        """
+        if self.asked.label is None and not self.gated:
+            return
+        with suppress(HistoryError):  # a history that cannot be listed is told at the end, which keeps the run
+            if fault := self.history.ended(machine.identify().slug, self.night):
+                raise pytest.UsageError(f"{NIGHT}: {fault}.")
 
     def find_baselines(self) -> None:
         """Find the runs to compare with, and say which they are or why there are none.

@@ -76,6 +76,8 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     gpu.mark_root(os.environ)  # this process looks at the GPU too, and is no stranger to its children
     history, slug = History(root / settings.history), machine.identify().slug
     night = arguments.night or secrets.token_hex(4)
+    if fault := history.ended(slug, night):
+        raise ConfigError(f"--night: {fault}.")
     asked = arguments.arguments[arguments.arguments[:1] == ["--"] :]
     progress = Progress(lambda line: print(line, flush=True), f"calibrating night {night}")
     status = done = 0

@@ -85,6 +85,13 @@ class Gate:
             raise pytest.UsageError("--fuseproof-gate-json: there are no verdicts without --benchmark-compare.")
         if path is not None and not path.parent.is_dir():
             raise pytest.UsageError(f"--fuseproof-gate-json={path}: there is no folder {path.parent}.")
+        if path is not None:
+            try:
+                path.unlink(missing_ok=True)  # of another night: whoever ends this session early leaves no verdicts
+            except OSError as error:
+                raise pytest.UsageError(
+                    f"--fuseproof-gate-json={path}: cannot be written ({error.strerror}); give another."
+                ) from None
         fault = trusted_fault(settings, config.rootpath) if book.gated else None
         return cls(
             settings,

@@ -124,6 +124,12 @@ class History:
         parsed = (RunFile.parse(path, machine) for path in self._json_paths(machine, VERDICTS))
         return sorted((file for file in parsed if file is not None), key=lambda file: file.order)
 
+    def ended(self, machine: str, night: str) -> str | None:
+        """Return why a night takes no more processes, None where it does: they would change what was judged."""
+        if all(file.night != night for file in self.records(machine)):
+            return None
+        return f"the night {night!r} is judged or accepted already, and takes no more processes; give another name"
+
     def unnamed_records(self, machine: str) -> list[SetAside]:
         """Return what lies among the machine's verdicts under names that are not theirs."""
         return [_unnamed(path) for path in self._json_paths(machine, VERDICTS) if RunFile.parse(path, machine) is None]

@@ -95,6 +95,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config.stash[_BEGUN_S] = time.monotonic()
     book = config.stash[BOOKKEEPER]
     with PHASES.phase("history"):
+        book.require_open_night()
         book.find_baselines()
     required = [each for each in config.option.fuseproof_require.split(",") if each]
     if config.option.benchmark_compare_fail and "baseline" not in required:
@@ -179,15 +180,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails after its benchmark posts no time; one that loses the CUDA context ends its process."""
+    """A test that fails or is skipped after its benchmark posts no time; a lost CUDA context ends its process."""
     outcome = yield
     if call.excinfo is not None and lost_context.is_lost(call.excinfo.value):
         lost_context.end_worker(item, outcome)
     summary.annotate(outcome, item)
-    if outcome.failed:
+    if not outcome.passed:
         _forget(item.config, item.nodeid)
-        if fixture := getattr(item, "funcargs", {}).get("benchmark"):
-            fixture.skipped = True  # else pytest-benchmark warns that it was not used
+    if outcome.failed and (fixture := getattr(item, "funcargs", {}).get("benchmark")):
+        fixture.skipped = True  # else pytest-benchmark warns that it was not used
     return outcome
 
 

@@ -6,8 +6,9 @@ import argparse
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,31 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ConfigError(
                 f"{Path.cwd()}: no pyproject.toml with a [tool.fuseproof] table; run it in the repository"
             )
+        if arguments.replicates is not None and arguments.replicates < 1:
+            raise ConfigError(f"--replicates {arguments.replicates}: a night has at least one process")
         if arguments.reports is not None:
             arguments.reports.mkdir(parents=True, exist_ok=True)
-    except (ConfigError, OSError) as error:
-        print(error, file=sys.stderr)
+    except ConfigError as error:
+        print(f"fuseproof nightly: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+    except OSError as error:
+        why = f"--reports {arguments.reports}: is no folder and cannot be made one ({error.strerror or error})"
+        print(f"fuseproof nightly: {why}; give another", file=sys.stderr)
         return _USAGE_ERROR
     replicates = settings.gate.replicates if arguments.replicates is None else arguments.replicates
+    with tempfile.TemporaryDirectory(prefix="fuseproof-", ignore_cleanup_errors=True) as scratch:
+        verdicts = None if settings.gate.mode == "off" else (arguments.reports or Path(scratch)) / "gate.json"
+        return _night(_parts(arguments, replicates, verdicts), verdicts)
+
+
+def _night(parts: Mapping[str, list[str]], verdicts: Path | None) -> int:
+    """Run all parts and return one status; a gate that is not off leaves its verdicts in a file."""
     statuses: dict[str, int] = {}
-    for name, command in _parts(arguments, replicates).items():
+    if verdicts is None:
+        print('nightly: [tool.fuseproof.gate] mode is "off": nothing is judged')
+    else:
+        verdicts.unlink(missing_ok=True)  # of another night
+    for name, command in parts.items():
         print(f"nightly: {name}: {shlex.join(command)}", flush=True)
         begun_s = time.monotonic()
         with terminable(), subprocess.Popen(command) as part:
@@ -81,12 +99,15 @@ def _run(arguments: argparse.Namespace) -> int:
                 return _INTERRUPTED
         took = f"{time.monotonic() - begun_s:.0f} s"
         print(f"nightly: {name} ended with status {statuses[name]} after {took}", flush=True)
+    if verdicts is not None and statuses.get("gate") == 0 and not verdicts.exists():
+        print("nightly: gate ended before it had judged anything: something in it ended its process; run it by itself")
+        statuses["gate"] = _CRASHED
     status = joined_status(statuses.values())
     print(f"nightly: {', '.join(f'{name} {part}' for name, part in statuses.items())}; status {status}")
     return status
 
 
-def _parts(arguments: argparse.Namespace, replicates: int) -> dict[str, list[str]]:
+def _parts(arguments: argparse.Namespace, replicates: int, verdicts: Path | None) -> dict[str, list[str]]:
     """Return the command of each part."""
     required = [each for each in arguments.require.split(",") if each]
     hardware = [each for each in required if each in ("cuda", "apex")]
@@ -105,12 +126,9 @@ def _parts(arguments: argparse.Namespace, replicates: int) -> dict[str, list[str
             *("-n", "0"),
             *(["-m", arguments.select] if arguments.select else []),
             *_option("--fuseproof-require", required),
-            f"--fuseproof-replicates={replicates}",
-            *(
-                [f"--junitxml={reports / 'gate.xml'}", f"--fuseproof-gate-json={reports / 'gate.json'}"]
-                if reports
-                else []
-            ),
+            f"--fuseproof-replicates={replicates if verdicts else 1}",
+            *([f"--junitxml={reports / 'gate.xml'}"] if reports else []),
+            *([f"--fuseproof-gate-json={verdicts}"] if verdicts else []),
             *("--benchmark-autosave", "--benchmark-compare"),
         ],
     }

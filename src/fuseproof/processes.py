@@ -157,11 +157,12 @@ def ending(status: int | None) -> str:
 
 
 def last_words(output: str) -> str:
-    """Return the line that says most: pytest's own errors, else the last one."""
+    """Return the line that says most: pytest's own errors, the last test that failed, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = ("ERROR", "E  ", "Exit:", "INTERNALERROR>")
+    said = ("FAILED ", "ERROR", "E  ", "Exit:", "INTERNALERROR>")
     marked = [line for line in lines if line.startswith(said) or ": error: " in line]
-    return (marked or lines or ["it said nothing"])[-1][:_LONGEST_WORDS]
+    line = (marked or lines or ["it said nothing"])[-1]
+    return (line[1:].lstrip() if line.startswith("E  ") else line)[:_LONGEST_WORDS]
 
 
 @dataclass

@@ -52,6 +52,8 @@ def read_toml(path: Path) -> dict[str, Any] | None:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}.") from None
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r} names no file: {error}.") from None
 
 
 def refuse_unknown(where: str, table: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -640,6 +640,23 @@ def test_accept_retires_what_the_night_does_not_have(book: Any, run: Run) -> Non
     assert after.status() == 0
 
 
+@pytest.mark.parametrize("asked", ["default without some: 11 benchmarks deselected", "gate", "of tests/kernels"])
+def test_accept_leaves_what_the_night_was_not_asked_for(book: Any, run: Run, asked: str) -> None:
+    """A pattern fits more than a part of the suite has: the rest keeps its baseline, and a regression of it blocks."""
+    book.calm(8)
+    book.save("part", book.run((30.0,), day=10, selection=asked))
+    _, text = run("accept", "op/*", "--reason", "wanted", "--who", "kim", "--json")
+    said = json.loads(text)
+    after = book.gate("g1", [book.run((30.0,) * 2 + FLAT[2:], day=11)] * 3)
+    none = run("accept", "*/11", "--night", "part", "--reason", "wanted", "--who", "kim")
+
+    assert ({"device_time_ns": [book.key(0)]}, {}) == (said["accepted"], said["retired"])
+    assert [book.key(number) for number in range(1, 12)] == said["left"]["device_time_ns"]
+    assert (20, {book.pair(1): "REGRESSED"}) == (after.status(), book.labels(after))
+    assert none[0] == 21
+    assert f"night part was not asked for {book.key(11)} (selection {asked}), so it says nothing of it" in none[1]
+
+
 def accepted_too_early(book: Any, nights: int) -> None:
     """Write a regressed level, and accept it; then nights of that level, which are judged by it."""
     book.calm(8)

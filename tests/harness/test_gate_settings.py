@@ -192,6 +192,8 @@ def test_no_file_is_no_waiver(tmp_path: Path) -> None:
     assert load_waivers(tmp_path, GateSettings()) == []
     with pytest.raises(ConfigError, match=r"leave\.toml: is missing, and .* waivers names it; restore it or remove"):
         load_waivers(tmp_path, GateSettings(waivers="leave.toml"))
+    with pytest.raises(ConfigError, match=r"leave\\x00' names no file: embedded null"):
+        load_waivers(tmp_path, GateSettings(waivers="leave\0"))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,15 @@
 """On a CPU each number of torch's threads is measured by nights of its own; beside a GPU it changes nothing."""
 
+import re
 from typing import Any
 
+import pytest
+
+from fuseproof.cli import main
+from fuseproof.gate.keys import accept, withdraw
 from fuseproof.gate.present import table_lines
 from fuseproof.gate.session import GateSession
+from fuseproof.verdicts.verdict import SUITE
 
 CPU, GPU = "cpu-epyc-2c", "nvidia-h200"
 STILL = (0.0,) * 11
@@ -64,6 +70,51 @@ def test_a_night_with_other_threads_holds_nothing_for_tonight(book: Any) -> None
     assert {"PASS", "REGRESSED"} == said[2]
 
 
+def test_a_suite_held_with_other_threads_is_not_held_for_tonight(book: Any) -> None:
+    """The whole suite slower with two threads, then with one: nothing was slower twice."""
+    book.machine = CPU
+    new = {"software": {"driver": "580", "torch": "2.12"}}
+    calm(book, 2)
+    calm(book, 1, first=10)
+    said = []
+    held = {"INCONCLUSIVE(HELD, SUITE_SHIFT)"}
+    for number, threads in enumerate((2, 1, 1)):
+        slow = book.run((2.0,) * 12, day=30 + number, machine=CPU, settings={"threads": threads}, **new)
+        said.append({v.label for v in book.gate(f"slow{number}", [slow]).verdicts if v.pair.key == SUITE})
+
+    assert [held, held, {"REGRESSED(SUITE_SHIFT)"}] == said
+
+
+def test_a_withdrawn_level_leaves_nights_of_other_threads(book: Any) -> None:
+    """What was accepted with one thread has judged no night with two."""
+    book.machine = CPU
+    calm(book, 2)
+    calm(book, 1, first=10)
+    book.gate("one", [run(book, 1, 2.5, day=30)])
+    accept(book.history, CPU, [book.key(0)], None, "one", "wanted", "kim")
+    book.gate("two", [run(book, 2, day=31)])
+    book.gate("again", [run(book, 1, 2.5, day=32)])
+    withdrawn = withdraw(book.history, CPU, [book.key(0)], None, None, "not wanted", "kim")
+
+    assert list(withdrawn.since) == ["again"]
+
+
+def test_show_compares_no_night_with_other_threads(
+    book: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says which nights those are, and beside them there is no change."""
+    monkeypatch.chdir(book.root.parent)
+    book.machine = CPU
+    for number, threads in enumerate((2, 1, 2)):
+        book.save(f"n{number}", run(book, threads, 70.0 * (threads == 1), day=number))
+    assert main(["show", "*/00", "--history", str(book.root)]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:5]
+    changes = [re.search(r"us +(\S+)", row) for row in rows]
+
+    assert [change and change[1] for change in changes] == ["-", "-", "+0.00"]
+    assert ["by another method" in row for row in rows] == [False, True, False]
+
+
 def test_processes_of_one_night_with_other_threads_are_invalid(book: Any) -> None:
     """Two sessions that call themselves one night and measure two things are no night, nor a baseline later."""
     book.machine = CPU
@@ -76,3 +127,22 @@ def test_processes_of_one_night_with_other_threads_are_invalid(book: Any) -> Non
     book.save("tonight", *documents)
     later = book.session("later", [run(book, 2)])
     assert {8} == {verdict.nights for verdict in later.verdicts}
+
+
+@pytest.mark.parametrize("how", ["improved", "accepted", "regressed"])
+def test_what_is_said_of_other_threads_moves_no_baseline(book: Any, how: str) -> None:
+    """A level that begins, or is lost, with one thread is none with two: those keep their nights and their anchor."""
+    book.machine = CPU
+    calm(book, 2)
+    calm(book, 1, first=10)
+    for number in range(2):
+        percent = -2.5 if how == "improved" else 2.5
+        book.gate(f"one{number}", [run(book, 1, percent, day=30 + 2 * number)])
+        book.gate(f"two{number}", [run(book, 2, day=31 + 2 * number)])
+    if how == "accepted":
+        book.ledger.accept("one1", [book.pair(0)], "wanted", "kim")
+    calmly = book.session("tonight", [run(book, 2)])
+    slow = book.gate("slow", [run(book, 2, 30.0)])
+
+    assert ({"PASS"}, {10}) == (labels(calmly), {verdict.nights for verdict in calmly.verdicts})
+    assert (slow.status(), book.labels(slow)[book.pair(0)]) == (20, "REGRESSED")

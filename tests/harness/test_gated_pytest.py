@@ -493,6 +493,27 @@ def test_skipped_benchmarks_are_missing(project: Project) -> None:
     assert project.outcomes()["a"] == "MISSING"
 
 
+@pytest.mark.parametrize("way", ["skip", "xfail"])
+def test_what_is_skipped_or_fails_as_expected_after_its_benchmark_is_missing(project: Project, way: str) -> None:
+    """It says of itself that what it measured is not to be trusted."""
+    project.remember()
+    project.pytester.makepyfile(test_op=TESTS + f'    if name == "c":\n        pytest.{way}("of no use")\n')
+    project.run(status=UNANSWERED)
+    assert project.outcomes()["c"] == "MISSING"
+
+
+def test_a_benchmark_by_another_method_is_not_new_in_silence(project: Project) -> None:
+    """It can hide any slow-down, so the report names it beside the verdict."""
+    project.remember()
+    project.say(factor={"c": 1.5})
+    conftest = project.root / "conftest.py"
+    conftest.write_text(conftest.read_text().replace('"kernel", 3)', '"kernel", 3 + (name == "c"))'))
+    text = project.run()
+    assert project.outcomes()["c"] == "NEW, NO_BASELINE"
+    line = line_with(text, "no baseline but nights by another method (clock, rounds, shapes)")
+    assert line.endswith("which hide any change: op/c/fp32/64; compare by hand, or calibrate")
+
+
 def test_a_suite_that_skips_all_of_it_is_missing(project: Project) -> None:
     """Nothing ran, nothing failed, and pytest says 0: the history knows better."""
     project.remember()
@@ -660,6 +681,20 @@ def test_processes_of_one_night_can_be_started_one_by_one(project: Project, monk
     project.run()
     assert project.outcomes()["c"] == "PASS"
     assert len(project.history.nights(SLUG)["n1"]) == 3
+
+
+def test_a_night_that_is_judged_takes_no_more_processes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One name for every night: the fast processes of the nights before would outvote a slow one."""
+    project.remember()
+    project.say()
+    monkeypatch.setenv("FUSEPROOF_NIGHT", "always")
+    project.run()
+    project.say(factor={"c": 1.27})
+    text = project.run(status=pytest.ExitCode.USAGE_ERROR)
+    assert "FUSEPROOF_NIGHT: the night 'always' is judged or accepted already, and takes no more processes" in text
+    project.run("--benchmark-autosave", gate=False, status=pytest.ExitCode.USAGE_ERROR)
+    assert len(project.history.nights(SLUG)["always"]) == 1
+    project.run(gate=False)
 
 
 def test_a_replicate_that_crashes_is_said(project: Project) -> None:
@@ -960,13 +995,23 @@ def test_the_configuration_says_the_mode(project: Project) -> None:
     [
         (["--fuseproof-gate-json=x.json"], "there are no verdicts without --benchmark-compare"),
         (["--benchmark-compare", "--fuseproof-gate-json=no/x.json"], "there is no folder"),
+        (["--benchmark-compare", "--fuseproof-gate-json=."], "cannot be written (Is a directory); give another."),
         (["--benchmark-compare", "--fuseproof-replicates=0"], "a night has at least one process"),
         (["--benchmark-autosave", "--fuseproof-replicates=3"], "give --benchmark-compare too"),
         (["--benchmark-compare", "-n", "2"], "nothing is timed under pytest-xdist"),
         (["--benchmark-compare", "--benchmark-disable"], "nothing is timed with --benchmark-disable"),
         (["--benchmark-compare", "test_op.py"], "put the path first: pytest test_op.py --benchmark-compare"),
     ],
-    ids=["json-without-compare", "json-without-folder", "no-process", "no-judge", "xdist", "disabled", "path-as-run"],
+    ids=[
+        "json-without-compare",
+        "json-without-folder",
+        "json-is-folder",
+        "no-process",
+        "no-judge",
+        "xdist",
+        "disabled",
+        "path-as-run",
+    ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(project: Project, args: list[str], sentence: str) -> None:
     """Status 4 and a sentence before anything runs: never a green gate that has judged nothing."""
@@ -1011,6 +1056,15 @@ def test_junit_and_json_have_all_verdicts(project: Project) -> None:
     for name, said in cases.items():
         assert said.keys() == {f"fuseproof.{TIME}", "fuseproof.peak_bytes"}
         assert said[f"fuseproof.{TIME}"] == properties[f"fuseproof.op/{name[8]}/fp32/64 {TIME}"]
+
+
+def test_verdicts_of_another_night_are_not_left_as_tonights(project: Project) -> None:
+    """A session that is killed, as by a kernel that calls exit(0), leaves no file that says 0."""
+    (project.root / "gate.json").write_text('{"status": 0}')
+    project.pytester.makepyfile(test_zz="import os\n\n\ndef test_zz():\n    os._exit(0)\n")
+    ran = project.pytester.runpytest_subprocess(*GATED)
+    assert ran.ret == 0
+    assert not (project.root / "gate.json").exists()
 
 
 def test_a_junit_file_that_somebody_takes_away_is_said(project: Project) -> None:

@@ -103,6 +103,43 @@ def test_a_crash_in_one_part_hides_no_other(
     assert said.splitlines()[-1] == "nightly: doctor 21, parity 3, gate 20; status 3"
 
 
+def test_a_gate_that_ends_without_a_verdict_has_crashed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel that calls exit(0) ends pytest with status 0, and last night's verdicts are not tonight's."""
+    (project / "out").mkdir()
+    (project / "out" / "gate.json").write_text('{"status": 0}')
+    monkeypatch.setattr(nightly, "_parts", lambda *_: {"gate": [sys.executable, "-c", "raise SystemExit(0)"]})
+    assert main(["nightly", "--reports=out"]) == 3
+    assert "gate ended before it had judged anything" in capfd.readouterr().out
+    assert list((project / "out").iterdir()) == []
+
+
+def test_a_night_whose_gate_is_off_says_so(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It compares, in one process, and leaves no verdicts."""
+    (project / "pyproject.toml").write_text(f'{TABLE}[tool.fuseproof.gate]\nmode = "off"\n')
+    assert main(["nightly", "--workers=1", "--reports=out", "--select=", "test_op.py"]) == 0
+    said = capfd.readouterr().out
+    assert '[tool.fuseproof.gate] mode is "off": nothing is judged' in said
+    assert {"parity.xml", "gate.xml"} == {path.name for path in (project / "out").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--replicates", "0"], "--replicates 0: a night has at least one process"),
+        (["--reports", "test_op.py"], "--reports test_op.py: is no folder and cannot be made one (File exists)"),
+    ],
+    ids=["no-process", "no-folder"],
+)
+def test_a_night_that_cannot_be_is_not_begun(
+    project: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    """Before doctor and parity have run, in one sentence."""
+    assert main(["nightly", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"fuseproof nightly: {said}")
+
+
 def test_a_night_of_real_parts(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Doctor, parity on workers, then the gate on processes of its own: three are saved, and the reports are there."""
     (project / "test_op.py").write_text(
@@ -237,6 +274,17 @@ def test_a_night_with_a_wrong_name_is_not_begun(
     monkeypatch.setattr(calibrate, "run_process", None)
     assert main(["calibrate", "--night", "My Night"]) == 2
     assert "--night: the night 'My Night' is not 1 to 32 of 0-9 and a-z" in capsys.readouterr().err
+
+
+def test_a_judged_night_is_not_calibrated_on(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its verdict was on the processes that it had."""
+    said = {"accepted": {"device_time_ns": ["op/a/fp32/1"]}, "reason": "why", "who": "kim"}
+    History(project / "bench_history").save_record(machine.identify().slug, said, "n1")
+    monkeypatch.setattr(calibrate, "run_process", None)
+    assert main(["calibrate", "--night", "n1"]) == 2
+    assert "--night: the night 'n1' is judged or accepted already, and takes no more" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_is_calibrated(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fuseproof.processes import ChildError, run_process, side_by_side
+from fuseproof.processes import ChildError, last_words, run_process, side_by_side
 
 
 def python(code, folder, stop):
@@ -78,3 +78,21 @@ ask(Path({str(tmp_path)!r}), SLEEPER, "import time; time.sleep(50)")
 
     assert errors.rstrip().splitlines()[-1].startswith(("KeyboardInterrupt", "fuseproof.processes.Terminated"))
     gone(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (
+            "E   AssertionError\nE    +  where 1 = f()\n= summary =\nFAILED t.py::a - wrong\n= 1 failed =",
+            "t.py::a - wrong",
+        ),
+        ("ImportError while loading conftest\nE   RuntimeError: it is broken\n", "RuntimeError: it is broken"),
+        ("collected 0 items\n= no tests ran =\n", "= no tests ran ="),
+        ("", "it said nothing"),
+    ],
+    ids=["a-failed-test", "a-conftest", "nothing", "silence"],
+)
+def test_last_words_say_what_went_wrong(output: str, words: str) -> None:
+    """The test and its own words, not the last line of what it compared; no letter that pytest puts before them."""
+    assert last_words(output).removeprefix("FAILED ") == words

@@ -220,10 +220,13 @@ def test_a_value_of_zero_is_invalid(trial):
 
 
 def test_failed_tests_are_told(trial):
-    """The arm, the pairs, and pytest's last words."""
+    """The arm, the pairs, and the first test with its words; pytest's last words where no test is known."""
     metrics = {KEYS[0]: {DEVICE: 1e5}}
     trials = [trial(n, metrics, metrics, failures="1 failed" if n < 2 else None) for n in range(4)]
     assert compare(trials, RULES).notes == ["new, pair 1, 2: a test failed: 1 failed"]
+    named = {"new": {"t.py::b": "E + where", "t.py::a": "it is wrong"}}
+    trials = [trial(n, metrics, metrics, failures="E + where", failed=named if n < 2 else None) for n in range(2)]
+    assert compare(trials, RULES).notes == ["new, pair 1, 2: t.py::a and 1 more failed: it is wrong"]
 
 
 GONE = "t.py::test[op/gone/fp32/1]"

@@ -76,11 +76,12 @@ def test_a_bare_name_is_looked_for_on_the_path(venv, monkeypatch, tmp_path):
     [
         ("", "no environment is named"),
         ("/nowhere/bin/python", "/nowhere/bin/python does not exist"),
+        ("~nobody-of-that-name/venv", "~nobody-of-that-name/venv does not exist"),
         ("nopython", "nor a command nopython on PATH exists"),
         ("folder", "has no bin/python, so it is no virtual environment"),
         ("./file", "cannot be started as a program"),
     ],
-    ids=["empty", "absent_path", "absent_name", "plain_folder", "plain_file"],
+    ids=["empty", "absent_path", "nobody", "absent_name", "plain_folder", "plain_file"],
 )
 def test_what_is_no_interpreter_is_refused(given, words, tmp_path):
     """One sentence says what is wrong, and what to give instead."""

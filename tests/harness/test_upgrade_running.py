@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +16,10 @@ from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
 from fuseproof.unmeasured import read_unmeasured
 from fuseproof.upgrade import lanes as lanes_module
+from fuseproof.upgrade.asked import about
 from fuseproof.upgrade.bank import Bank
 from fuseproof.upgrade.child import Child
-from fuseproof.upgrade.environment import Environment
+from fuseproof.upgrade.environment import Environment, Examined
 from fuseproof.upgrade.lanes import Lane, lanes
 from fuseproof.upgrade.plan import UpgradePlan
 from fuseproof.upgrade.running import Runner
@@ -409,6 +411,18 @@ def test_a_folder_of_another_plan_is_refused(runner, bank, changed, said):
         Bank.begin(bank.folder, UpgradePlan(**values))
     assert said in str(caught.value)
     assert "give another --folder" in str(caught.value)
+
+
+def test_another_version_of_any_package_is_another_question():
+    """A kernel's own package is upgraded between two runs: the kept pairs say nothing of what is there now."""
+    versions = {"mine": "1", "torch": "2"}
+    here = Examined(Environment("new", "p", {"K": "1"}), {"torch": "2.13"}, MACHINE, versions=versions)
+    plans = [
+        UpgradePlan("upgrade", MACHINE, {**ARMS, "new": about(each)}, ("tests",))
+        for each in (here, replace(here, versions=versions | {"mine": "2"}))
+    ]
+    assert plans[1].difference(plans[0]) == "new package mine was '1' and is '2'"
+    assert plans[0].difference(plans[0]) is None
 
 
 OTHER = UpgradePlan("upgrade", MACHINE, ARMS, ("tests",), "adam")

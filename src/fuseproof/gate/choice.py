@@ -6,6 +6,7 @@ thousand nights that is a few dozen, found without reading the values of the oth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,10 +48,23 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Who measured what: nights by columns, a column for each pair and method."""
+    """Who measured what: nights by columns, a column for each pair and method.
 
-    pairs: Sequence[Pair]
+    Attributes:
+        columns: pair and method of each.
+        flags: whether a night has a value of it that is not INVALID.
+        methods: of each key that has several, that of each night.
+
+    """
+
+    columns: Sequence[tuple[Pair, str]]
     flags: Flags
+    methods: Mapping[str, Sequence[str | None]]
+
+    def concerns(self, column: int, position: int) -> bool:
+        """Return whether what was said of the column's pair on a night was said of its method."""
+        pair, method = self.columns[column]
+        return pair.key not in self.methods or self.methods[pair.key][position] in (None, method)
 
 
 def choose(sheet: Sheet) -> Choice:
@@ -65,8 +79,9 @@ def choose(sheet: Sheet) -> Choice:
     noted = np.zeros_like(wanted)
     marks, accepted = _courses(sheet)
     position_of = {row.name: position for position, row in enumerate(sheet.rows)}
-    for column, pair in enumerate(measured.pairs):
-        own, starts = marks.get(pair, {}), accepted.get(pair, set())
+    for column, (pair, _) in enumerate(measured.columns):
+        own = {at: mark for at, mark in marks.get(pair, {}).items() if measured.concerns(column, at)}
+        starts = {at for at in accepted.get(pair, ()) if measured.concerns(column, at)}
         if not own and not starts:
             continue
         nights = np.flatnonzero(measured.flags[:, column]).tolist()
@@ -83,8 +98,9 @@ def choose(sheet: Sheet) -> Choice:
 
 
 def _by_night(flags: Flags, measured: _Measured, whole: range) -> dict[int, frozenset[Pair]]:
+    pairs = [pair for pair, _ in measured.columns]
     rows = np.flatnonzero(flags[: whole.start].any(axis=1)).tolist()
-    return {row: frozenset(measured.pairs[column] for column in np.flatnonzero(flags[row]).tolist()) for row in rows}
+    return {row: frozenset(pairs[column] for column in np.flatnonzero(flags[row]).tolist()) for row in rows}
 
 
 def _courses(sheet: Sheet) -> tuple[dict[Pair, dict[int, Mark]], dict[Pair, set[int]]]:
@@ -109,7 +125,7 @@ def _measured(sheet: Sheet) -> _Measured:
         if word.invalid:
             invalid[number] = word.key
         else:
-            names = [(pair, f"{word.method} {word.host}") for pair in sheet.measured(number)]
+            names = [(pair, sheet.named_method(number)[1]) for pair in sheet.measured(number)]
             columns_of[number] = [columns.setdefault(name, len(columns)) for name in names]
     # Words to their columns, filled up with one that is dropped in the end.
     width = max(map(len, columns_of.values()), default=0)
@@ -125,12 +141,23 @@ def _measured(sheet: Sheet) -> _Measured:
             numbers = {number for number in numbers if sheet.run_word(number).key not in spoilt}
         flags[position, table[np.fromiter(numbers, dtype=np.int64)].ravel()] = True
     flags = flags[:, :-1]
-    pairs = [pair for pair, _ in columns]
     methods: dict[Pair, list[int]] = {}
-    for column, pair in enumerate(pairs):
+    for column, (pair, _) in enumerate(columns):
         methods.setdefault(pair, []).append(column)
     for own in methods.values():
         if len(own) > 1:
             newest = np.flatnonzero(flags[:, own].any(axis=1))[-WINDOW_NIGHTS:]
             flags[:, [column for column in own if not flags[newest, column].any()]] = False
-    return _Measured(pairs, flags)
+    return _Measured(list(columns), flags, _methods(sheet))
+
+
+def _methods(sheet: Sheet) -> dict[str, list[str | None]]:
+    """Return, of each key that was measured by several methods, that of each night."""
+    known = {sheet.named_method(number) for row in sheet.rows for run in row.runs for number in run}
+    several = [key for key, count in Counter(key for key, _ in known).items() if count > 1]
+    found: dict[str, list[str | None]] = {key: [] for key in several}
+    for row in sheet.rows if several else ():
+        methods = sheet.methods(row)
+        for key, own in found.items():
+            own.append(methods.get(key))
+    return found

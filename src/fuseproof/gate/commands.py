@@ -81,7 +81,8 @@ def add_accept(commands: Any, this_machine: Callable[[], str | None]) -> None:
         "accept",
         help="accept a night's level as the new baseline",
         description="Say that a changed level is wanted. The newest night becomes the first of a new baseline for "
-        "these benchmarks; a benchmark that this night does not have is retired, and no longer MISSING. --withdraw "
+        "these benchmarks; one that this night was asked for and does not have is retired, and no longer MISSING; one "
+        "that it was not asked for (-k, another selection) is left as it is. --withdraw "
         "takes the newest acceptance of these benchmarks back: they are judged as before it, and nights that were "
         "judged by it are no baseline for them.",
     )
@@ -93,7 +94,7 @@ def add_accept(commands: Any, this_machine: Callable[[], str | None]) -> None:
     parser.add_argument("--who", help="who accepts; else the name of the user")
     _add_machine(parser)
     _add_places(
-        parser, "print one JSON object: night, accepted, retired, reason, who, notes; or withdrawn, no_baseline"
+        parser, "print one JSON object: night, accepted, retired, left, reason, who, notes; or withdrawn, no_baseline"
     )
     parser.set_defaults(run=_explained(_accept), this_machine=this_machine)
 

@@ -15,7 +15,8 @@ from fuseproof.history import History
 from fuseproof.run_file import dated_ahead
 from fuseproof.storage import HistoryError, shown
 from fuseproof.tables import nearest
-from fuseproof.verdicts.night import Night
+from fuseproof.verdicts.night import Night, is_part
+from fuseproof.verdicts.screening import expected
 from fuseproof.verdicts.verdict import SUITE, Pair, Reason
 
 __all__ = ["Accepted", "Withdrawn", "accept", "chosen", "withdraw"]
@@ -51,7 +52,8 @@ class Accepted:
     Attributes:
         night: whose level it is.
         pairs: for which a new segment starts.
-        retired: which that night does not have.
+        retired: which that night does not have, though it was asked for them.
+        left: which it was not asked for: nothing changes for them.
         reason, who: as kept.
         notes: what whoever accepts must know besides.
 
@@ -60,6 +62,7 @@ class Accepted:
     night: Night
     pairs: tuple[Pair, ...]
     retired: tuple[Pair, ...]
+    left: tuple[Pair, ...]
     reason: str
     who: str
     notes: tuple[str, ...] = ()
@@ -69,6 +72,7 @@ class Accepted:
         where = night_label(self.night)
         lines = [f"accepted with night {where}: {pair}" for pair in self.pairs]
         lines += [f"retired with night {where}, which does not have it: {pair}" for pair in self.retired]
+        lines += [f"left as it is, night {where} was not asked for it: {pair}" for pair in self.left]
         return [*lines, *self.notes]
 
     def document(self) -> dict[str, Any]:
@@ -77,6 +81,7 @@ class Accepted:
             "night": self.night.name,
             "accepted": by_metric(self.pairs),
             "retired": by_metric(self.retired),
+            "left": by_metric(self.left),
             "reason": self.reason,
             "who": self.who,
             "notes": list(self.notes),
@@ -157,6 +162,8 @@ def withdraw(
         found.setdefault(start.name, []).append(pair)
         judged = _judged_since(said, start.name, pair)
         for each in nights[nights.index(start) + 1 :]:
+            if start.methods.get(pair.key) not in (None, each.methods.get(pair.key)):
+                continue  # another method's nights have a level of their own
             if pair in each.accepted:
                 break
             if each.name in judged and pair in each.pairs:
@@ -221,7 +228,8 @@ def accept(
         reason, who: for whoever asks later.
 
     Raises:
-        HistoryError: nothing fits, the night is not there or did not measure it soundly, or it cannot be written.
+        HistoryError: nothing fits, the night is not there, was not asked for it or did not measure it soundly, or it
+            cannot be written.
 
     """
     ledger = Ledger(history, machine)
@@ -235,12 +243,19 @@ def accept(
     accepted = nights[-1] if night is None else nights[names.index(night)]
     pairs = chosen(patterns, metric, {pair for each in nights for pair in each.pairs})
     here = tuple(pair for pair in pairs if pair in accepted.pairs)
-    gone = tuple(pair for pair in pairs if pair not in accepted.pairs)
+    asked = set() if is_part(accepted.selection) else expected(nights, accepted)
+    gone = tuple(pair for pair in pairs if pair not in accepted.pairs and pair in asked)
+    left = tuple(pair for pair in pairs if pair not in accepted.pairs and pair not in asked)
+    if not here and not gone:
+        raise HistoryError(
+            f"night {accepted.name} was not asked for {left[0].key} (selection {accepted.selection or 'default'}), so "
+            "it says nothing of it; give a night that was with --night"
+        )
     for pair in here:
         if why := _unsound(accepted, pair):
             raise HistoryError(
                 f"night {accepted.name}: {pair} is INVALID ({why}); accept it with a night that is sound"
             )
     notes = _notes(ledger)
-    ledger.accept(accepted.name, pairs, reason, who)
-    return Accepted(accepted, here, gone, reason, who, notes)
+    ledger.accept(accepted.name, (*here, *gone), reason, who)
+    return Accepted(accepted, here, gone, left, reason, who, notes)

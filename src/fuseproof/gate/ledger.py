@@ -213,7 +213,7 @@ def _night(
     """Return a night with what was said of it; with `only`, of these pairs alone, and the marks of those `noted`."""
     if only is not None and not only:
         marks, accepted = sheet.marks(row, noted)
-        return Night(row.name, [], marks=marks, accepted=accepted)
+        return Night(row.name, [], methods=sheet.methods(row), marks=marks, accepted=accepted)
     processes = []
     for name in files.run_names:
         if name in index.ids and (found := index.read(name)) is not None:

@@ -57,7 +57,7 @@ def table_lines(session: GateSession, *, everything: bool = False) -> list[str]:
     if session.full_selection and not is_share(session.selection):
         known = session.screening.known | session.screening.tonight.pairs
         lines += session.settings.unmatched({pair.key for pair in known})
-    lines += _other_selections(session) + _other_boards(session) + _other_threads(session)
+    lines += _other_selections(session) + _other_boards(session) + _other_methods(session)
     lines.append(summary_line(session))
     new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
     if new or not session.screening.known:
@@ -121,18 +121,34 @@ def _other_boards(session: GateSession) -> list[str]:
     ]
 
 
-def _other_threads(session: GateSession) -> list[str]:
-    """Say if what has no baseline has nights with another number of threads, on a CPU."""
+def _other_methods(session: GateSession) -> list[str]:
+    """Say if what has no baseline has nights that measured it otherwise: a slow-down hides behind another method."""
     new = {verdict.pair.key for verdict in session.verdicts if verdict.outcome is Outcome.NEW}
-    own = session.screening.tonight.host.get(THREADS)
-    nights = [night for night in session.screening.history if night.host.get(THREADS, own) != own]
-    without = {key for night in nights for key in new & night.methods.keys()}
-    if not without:
-        return []
-    return [
-        f"{len(without)} keys without a baseline have nights with {nights[-1].host[THREADS]} threads, and tonight's "
-        f"have {own}: on a CPU each number has a baseline of its own; set OMP_NUM_THREADS to theirs, or calibrate"
-    ]
+    tonight = session.screening.tonight
+    threads = tonight.host.get(THREADS)
+    alike: set[str] = set()
+    others: set[str] = set()
+    theirs = threads
+    for night in session.screening.history:
+        apart = {key for key in new if night.methods.get(key) not in (None, tonight.methods.get(key))}
+        if night.host.get(THREADS, threads) == threads:
+            alike |= apart
+        elif apart:
+            theirs = night.host[THREADS]
+            others |= apart
+    sentences = []
+    if alike:
+        more = f" and {len(alike) - 1} keys more" if len(alike) > 1 else ""
+        sentences.append(
+            "no baseline but nights by another method (clock, rounds, shapes) or on another CPU model, which hide any "
+            f"change: {min(alike)}{more}; compare by hand, or calibrate"
+        )
+    if others:
+        sentences.append(
+            f"{len(others)} keys without a baseline have nights with {theirs} threads, and tonight's have {threads}: "
+            "on a CPU each number has a baseline of its own; set OMP_NUM_THREADS to theirs, or calibrate"
+        )
+    return sentences
 
 
 def _baseline(session: GateSession) -> str:

@@ -66,6 +66,7 @@ class Sheet:
         self._words = words
         # A word is the same in hundreds of nights.
         self.run_word: Callable[[int], RunWord] = cache(lambda number: RunWord(*read_word(words[number])))
+        self.named_method: Callable[[int], tuple[str, str]] = cache(self._named_method)
         self.pairs: Callable[[int], list[Pair]] = cache(self._pairs)
         self._layout: Callable[[tuple[int, ...]], _Layout] = cache(self._laid_out)
         self.pair: Callable[[int], Pair] = cache(lambda number: Pair(*read_word(words[number])))
@@ -74,6 +75,11 @@ class Sheet:
     def _pairs(self, number: int) -> list[Pair]:
         word = self.run_word(number)
         return [Pair(word.key, metric) for metric in word.metrics]
+
+    def _named_method(self, number: int) -> tuple[str, str]:
+        """Return the key of a benchmark of a run, and how and on what it was measured, as a night names it."""
+        word = self.run_word(number)
+        return word.key, f"{word.method} {word.host}"
 
     def _mark(self, number: int) -> Mark | None:
         """Return the mark that a word of a record stands for; None for a level that is accepted or withdrawn."""
@@ -84,6 +90,10 @@ class Sheet:
         """Return the pairs that a benchmark of a run has values of, its kernels' names too."""
         word = self.run_word(number)
         return self.pairs(number) + ([Pair(word.key, "kernels_hash")] if word.kernels_hash else [])
+
+    def methods(self, row: Row) -> dict[str, str]:
+        """Return a night's methods by key, those of its last process."""
+        return dict(self.named_method(number) for run in row.runs for number in run)
 
     def process(
         self, run: Numbers, numbers: array[float], rest: Mapping[str, Any], only: Collection[Pair] | None

@@ -65,6 +65,7 @@ class Point:
         processes: how many.
         mark: what was said of it; empty where nothing was.
         starts: a new level begins here, as far as the series alone can tell.
+        apart: measured by another method than the newest night, or on another CPU model or number of threads.
 
     """
 
@@ -75,6 +76,7 @@ class Point:
     processes: int
     mark: str
     starts: bool
+    apart: bool = False
 
 
 def powers(settings: GateSettings, nights: Sequence[Night]) -> list[Power]:
@@ -144,12 +146,16 @@ def power_lines(found: Sequence[Power]) -> list[str]:
 def series(nights: Iterable[Night], pair: Pair) -> tuple[list[Point], str | None]:
     """Return a pair's nights, oldest first, and a sentence where change points could not be looked for."""
     having = [night for night in nights if pair in night.pairs or pair in night.marks or pair in night.accepted]
+    method = next((night.methods[pair.key] for night in reversed(having) if pair.key in night.methods), "")
+    apart = [night.methods.get(pair.key, method) != method for night in having]
     known = [
-        (position, value) for position, night in enumerate(having) if not math.isnan(value := _value_ln(night, pair))
+        (position, value)
+        for position, night in enumerate(having)
+        if not apart[position] and not math.isnan(value := _value_ln(night, pair))
     ]
     found = change_points([value for _, value in known])
     starts = {known[at][0] for at in found or []}
-    points = [_point(night, pair, position in starts) for position, night in enumerate(having)]
+    points = [_point(night, pair, position in starts, apart[position]) for position, night in enumerate(having)]
     return points, NEEDS_RUPTURES if found is None else None
 
 
@@ -157,7 +163,7 @@ def _value_ln(night: Night, pair: Pair) -> float:
     return math.nan if pair.key in night.invalid else value_ln(night, pair)
 
 
-def _point(night: Night, pair: Pair, starts: bool) -> Point:
+def _point(night: Night, pair: Pair, starts: bool, apart: bool) -> Point:
     values = [run[pair] for run in night.screening if pair in run]
     logs = values_ln(night.screening, pair)
     named = any(isinstance(value, str) for value in values)
@@ -168,16 +174,17 @@ def _point(night: Night, pair: Pair, starts: bool) -> Point:
     words += ["INVALID: " + "; ".join(night.invalid[pair.key])] if pair.key in night.invalid else []
     if mark is not None and mark.since is not None:
         words.append(f"since {mark.since}")
+    words += ["by another method"] if apart else []
     spread = statistics.stdev(logs) if len(logs) > 1 else None
-    return Point(night.name, night.day, value, spread, len(values), " ".join(words), starts)
+    return Point(night.name, night.day, value, spread, len(values), " ".join(words), starts, apart)
 
 
 def series_lines(pair: Pair, points: Sequence[Point]) -> list[str]:
-    """Return a series as a table; each night beside the one before it."""
+    """Return a series as a table; each night beside the one before it that was measured by the newest one's method."""
     rows = []
     before = None
     for point in points:
-        number = isinstance(point.value, int | float)
+        number = isinstance(point.value, int | float) and not point.apart
         change = in_percent(math.log(point.value) - math.log(before)) if number and before and point.value else "-"
         rows.append(
             (

@@ -121,6 +121,7 @@ def about(examined: Examined) -> dict[str, Any]:
         "set": dict(environment.variables),
         "inventory": dict(examined.inventory),
         "variables": dict(examined.variables),
+        "package": {name: each for name, each in examined.versions.items() if name not in examined.inventory},
     }
 
 

@@ -258,6 +258,10 @@ def _failures(trials: Sequence[Trial]) -> Iterable[str]:
             block = document["upgrade"]
             if (words := block.get("nothing")) is not None:
                 said.setdefault((arm, f"nothing was measured: {words}"), []).append(trial.number + 1)
+            elif failed := block.get("failed_tests"):
+                test, words = min(failed.items())
+                more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+                said.setdefault((arm, f"{test}{more} failed: {words}"), []).append(trial.number + 1)
             elif (words := block.get("failures")) is not None:
                 said.setdefault((arm, f"a test failed: {words}"), []).append(trial.number + 1)
     for (arm, sentence), numbers in said.items():

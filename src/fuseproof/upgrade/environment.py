@@ -93,7 +93,8 @@ def resolve(
     meant = "give an interpreter or the folder of a virtual environment"
     if not given:
         raise UpgradeError(f"{name}: no environment is named; {meant}.")
-    path = Path(os.path.normpath((folder or Path.cwd()) / Path(given).expanduser()))
+    home = os.path.expanduser(given)  # noqa: PTH111 - Path.expanduser raises where there is no such user
+    path = Path(os.path.normpath((folder or Path.cwd()) / home))
     plain = os.sep not in given and "/" not in given
     if path.is_dir() and (not plain or _interpreter_of(path) is not None or shutil.which(given) is None):
         python = _interpreter_of(path)

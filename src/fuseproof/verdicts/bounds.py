@@ -24,6 +24,7 @@ from fuseproof.verdicts.noise import (
 )
 
 __all__ = [
+    "AT_ONCE",
     "PAIR_COUNTS",
     "SUITE_BENCHMARKS",
     "UNPAIRED_PROCESSES",

@@ -23,7 +23,8 @@ class Check:
     Attributes:
         rule: how it is compared.
         pair: what.
-        allowed: what the newest clean night's processes had.
+        allowed: what the processes of the segment's first clean night had: by the newest one memory would creep, each
+            night by less than its margin.
         seen: what tonight's screening processes have.
         nights: clean nights of the segment.
 
@@ -70,14 +71,14 @@ def expected(parts: Segments, judged_by: Mapping[Pair, Rule]) -> set[Pair]:
 def checks(
     history: Sequence[Night], tonight: Night, judged_by: Mapping[Pair, Rule], parts: Segments
 ) -> tuple[Check, ...]:
-    """Return a check for each exact pair of tonight that has a baseline: its newest clean night with a sound value."""
+    """Return a check for each exact pair of tonight that has a baseline: its first clean night with a sound value."""
     found = []
     for pair in sorted(tonight.pairs):
         rule = judged_by.get(pair)
         if rule is None or not _is_exact(rule):
             continue
         clean = parts.of(pair)[0]
-        stable = (history[position] for position in reversed(clean) if not _is_unstable(history[position], pair))
+        stable = (history[position] for position in clean if not _is_unstable(history[position], pair))
         allowed = next((values for night in stable if (values := _sound(rule, night, pair))), None)
         seen = _sound(rule, tonight, pair)
         if allowed and seen:

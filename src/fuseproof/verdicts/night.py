@@ -161,15 +161,14 @@ def clean_parts(
         mark = marks.get(position)
         since = position if mark is None or mark.since is None else min(position_of.get(mark.since, position), position)
         if mark is not None and mark.outcome is Outcome.REGRESSED:
-            unclean.update(range(since, position + 1))
+            # What began before the level that it was judged by is another regression, which somebody has accepted.
+            unclean.update(range(since if since >= max(starts) else position, position + 1))
         if position in accepted:
             starts.add(position)
-            unclean.discard(position)
         if mark is not None and mark.outcome is Outcome.IMPROVED:
             starts.add(since)
-        if mark is not None and mark.is_invalid(accepted=position in accepted):
-            unclean.add(position)
     invalid = {position for position, mark in marks.items() if mark.is_invalid(accepted=position in accepted)}
+    unclean = (unclean - set(accepted)) | invalid
     newest = next((position for position in reversed(measured) if position not in invalid), None)
     if newest is not None and newest in marks and {Reason.HELD, Reason.FASTER} & set(marks[newest].reasons):
         unclean |= {newest} - starts

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from fuseproof.verdicts.boards import BOARDS_APART_LN, OTHER_BOARD, OTHER_BOARD_AND_HOST
-from fuseproof.verdicts.bounds import is_proven, own_bound
+from fuseproof.verdicts.bounds import AT_ONCE, is_proven, own_bound
 from fuseproof.verdicts.confirmation import (
     ConfirmPlan,
     Evidence,
@@ -31,7 +31,7 @@ from fuseproof.verdicts.exact import judge_check
 from fuseproof.verdicts.night import is_valid, value_ln
 from fuseproof.verdicts.noise import student
 from fuseproof.verdicts.screening import Screened, Screening, held_since, screen
-from fuseproof.verdicts.verdict import Outcome, Reason, Verdict
+from fuseproof.verdicts.verdict import Outcome, Reason, Verdict, in_percent
 
 __all__ = ["ConfirmPlan", "Evidence", "Screening", "confirm_plan", "judge", "screen"]
 
@@ -208,7 +208,11 @@ def _by_nights(screening: Screening, each: Screened, column: int, evidence: Evid
     if proof == 1:
         reasons = (Reason.HELD, *causes)
         return _verdict(screening, each, column, Outcome.INCONCLUSIVE, reasons, effects=effects, in_pairs=False)
-    return _not_blocked(screening, each, column, effects, causes, in_pairs=False)
+    verdict = _not_blocked(screening, each, column, effects, causes, in_pairs=False)
+    if np.median(effects) <= block:
+        return verdict
+    needed = in_percent(float(AT_ONCE * block))
+    return replace(verdict, detail=f"so few nights prove only what is above {needed}: calibrate, or run in pairs")
 
 
 def _faster(screening: Screening, each: Screened, column: int, evidence: Evidence) -> Verdict:

@@ -16,9 +16,9 @@ from fuseproof.verdicts.exact import Check
 from fuseproof.verdicts.night import Night, Segments, Values, fault_of, value_ln
 from fuseproof.verdicts.noise import Flags, Floats
 from fuseproof.verdicts.rules import DEFAULT_RULES, Kind, Rule, rules_by_pair
-from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
+from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Reason, Verdict
 
-__all__ = ["WHOLE", "Screened", "Screening", "held_since", "reference_night", "screen"]
+__all__ = ["WHOLE", "Screened", "Screening", "expected", "held_since", "reference_night", "screen"]
 
 WHOLE = ("gate", "", "full")
 """Whole selections of a suite, each with all of the one before: a night's share, the suite, what no night affords."""
@@ -163,12 +163,12 @@ def screen(
         if pair not in judged and pair not in unsound:
             reason = Reason.NO_NOISE if pair in known else Reason.NO_BASELINE
             verdicts.append(Verdict(pair, Outcome.NEW, (reason,), detail="calibrate, or wait for more nights"))
-    expected = _expected(past, tonight) if full_selection else set()
+    wanted = expected(past, tonight) if full_selection else set()
     for pair in sorted(known - tonight.pairs):
         if pair.key in tonight.invalid:
             detail = "; ".join(tonight.invalid[pair.key])
             verdicts.append(Verdict(pair, Outcome.INVALID, (Reason.MEASUREMENT,), detail=detail))
-        elif pair in expected:
+        elif pair in wanted:
             verdicts.append(Verdict(pair, Outcome.MISSING, detail="in the history and not measured tonight"))
     for key in sorted(tonight.invalid.keys() - {verdict.pair.key for verdict in verdicts}):  # never measured before
         reasons = "; ".join(tonight.invalid[key])
@@ -179,7 +179,7 @@ def screen(
     )
 
 
-def _expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
+def expected(history: Sequence[Night], tonight: Night) -> set[Pair]:
     """Return what tonight's selection has measured before, and whole ones within it; brought candidates if brought."""
     asked = tonight.selection
     whole = {asked, *(WHOLE[: WHOLE.index(asked)] if asked in WHOLE else ())}
@@ -238,16 +238,19 @@ def _screened(family: Family, shift: Floats, tests: int, paired: bool, alone: fr
 
 
 def _comparable(night: Night, tonight: Night) -> Night:
-    """Return the night without what was measured by another method than tonight's."""
+    """Return the night without what was measured by another method than tonight's, and what was said of that."""
     other = {key for key, method in night.methods.items() if tonight.methods.get(key, method) != method}
     if not other:
         return night
+    silent = other | ({SUITE} if other == night.methods.keys() else set())
 
     def kept(arm: Sequence[Values]) -> list[Values]:
         return [{pair: value for pair, value in values.items() if pair.key not in other} for values in arm]
 
     arms = (kept(night.screening), kept(night.confirming), kept(night.trusted))
-    return replace(night, screening=arms[0], confirming=arms[1], trusted=arms[2])
+    marks = {pair: mark for pair, mark in night.marks.items() if pair.key not in silent}
+    accepted = frozenset(pair for pair in night.accepted if pair.key not in silent)
+    return replace(night, screening=arms[0], confirming=arms[1], trusted=arms[2], marks=marks, accepted=accepted)
 
 
 def _unsound(tonight: Night, judged_by: Mapping[Pair, Rule]) -> Iterator[tuple[Pair, Verdict]]:
@@ -284,13 +287,27 @@ def held_since(history: Sequence[Night], pair: Pair, reason: Reason) -> str | No
     """
     for night in reversed(history):
         mark = night.marks.get(pair)
-        if pair.key in night.methods and pair not in night.pairs:
-            continue  # measured by another method than tonight's
+        if mark is None and pair.key == SUITE and _is_quiet(night, pair.metric):
+            return None
         if mark is not None and mark.outcome is not Outcome.INVALID:
             lasting = reason is Reason.HELD and mark.outcome is Outcome.REGRESSED
-            held = (lasting or reason in mark.reasons) and pair not in night.accepted
+            held = (lasting or reason in mark.reasons) and not _is_accepted(night, pair)
             return (mark.since or night.name) if held else None
     return None
+
+
+def _is_quiet(night: Night, metric: str) -> bool:
+    """Return whether a night judged enough to say that the suite moves: it has a verdict only where it does."""
+    judged = [p for p, mark in night.marks.items() if p.metric == metric and mark.outcome is not Outcome.INVALID]
+    return len(judged) >= bounds.SUITE_BENCHMARKS
+
+
+def _is_accepted(night: Night, pair: Pair) -> bool:
+    """Return whether a night's level is wanted: that of the suite with more than half of its benchmarks."""
+    if pair.key != SUITE:
+        return pair in night.accepted
+    measured = {each for each in night.pairs if each.metric == pair.metric}
+    return 2 * len(measured & night.accepted) > len(measured)
 
 
 def reference_night(screening: Screening, each: Screened, column: int | None = None) -> Night:

@@ -192,7 +192,7 @@ def test_a_packed_folder_says_what_the_folder_says(tmp_path: Path) -> None:
 # --- measured ---
 
 DATA = Path(__file__).parents[2] / "docs" / "data"
-EARLIER, LATER = DATA / "gate-h200-20261129.jsonl.gz", DATA / "gate-h200-20261130.jsonl.gz"
+EARLIER, LATER, LAST = (DATA / f"gate-h200-{day}.jsonl.gz" for day in ("20261129", "20261130", "20261130-later"))
 SPUN = "spun"  # candidates whose kernels were counted wrongly in the earlier leases
 
 
@@ -203,9 +203,9 @@ def measured() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def on_other_boards() -> list[str]:
-    """Return the report on that and on what another board measured in the next lease."""
-    return list(PROTOCOL["evaluate"]([EARLIER, LATER], boards=True, without=SPUN))
+def on_nine_boards() -> list[str]:
+    """Return the report on that and on what five other boards measured in the next three leases."""
+    return list(PROTOCOL["evaluate"]([EARLIER, LATER, LAST], boards=True, without=SPUN))
 
 
 def found(report: list[str], start: str, pattern: str) -> list[float]:
@@ -217,7 +217,7 @@ def found(report: list[str], start: str, pattern: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("report", "processes", "least", "most_share"), [("measured", 32, 1500, 7), ("on_other_boards", 48, 2000, 10)]
+    ("report", "processes", "least", "most_share"), [("measured", 32, 1500, 7), ("on_nine_boards", 72, 3000, 10)]
 )
 def test_on_an_h200_nothing_was_blocked_without_cause(
     report: str, processes: int, least: int, most_share: float, request: pytest.FixtureRequest
@@ -231,7 +231,7 @@ def test_on_an_h200_nothing_was_blocked_without_cause(
         assert found(lines, f"all: {way}", r"(\d+) REGRESSED, (\d+) HELD") == [0, 0]
 
 
-@pytest.mark.parametrize("report", ["measured", "on_other_boards"])
+@pytest.mark.parametrize("report", ["measured", "on_nine_boards"])
 @pytest.mark.parametrize(("percent", "least"), [(2, 0.95), (3, 0.99)])
 def test_on_an_h200_slow_downs_were_found(
     report: str, percent: int, least: float, request: pytest.FixtureRequest
@@ -253,15 +253,30 @@ def test_a_slower_board_is_blamed_alone_if_nobody_knows_that_it_is_another(board
     assert ("INVALID(BOARD)" in said) != blamed
 
 
-def test_on_an_h200_the_clock_saw_slow_downs_at_their_size(on_other_boards: list[str]) -> None:
-    """Kernels of 20 us and more, five processes: the median error of 1, 2 and 3 % is within 0.3 %, as are most."""
+def test_a_board_that_came_later_is_blamed_alone_if_nobody_knows_that_it_is_another() -> None:
+    """The rule was made after the third lease; of the fourth's boards one takes 2 % longer for torch's fused Adam."""
+    said: dict[bool, set[str]] = {}
+    for boards in (True, False):
+        processes = PROTOCOL["read"]([EARLIER, LATER, LAST], "aa", boards=boards, without=SPUN)
+        places = [place for place, each in enumerate(processes) if (each.lease, each.gpu) == ("four", "0")]
+        left = [PROTOCOL["leave_out"](processes, place, paired=False, added={}) for place in places]
+        said[boards] = {verdict.label for each in left for verdict in each.verdicts}
+    assert "INCONCLUSIVE(HELD)" in said[False] - said[True]
+    assert "INVALID(BOARD)" in said[True] - said[False]
+
+
+def test_on_an_h200_the_clock_saw_slow_downs_at_their_size(on_nine_boards: list[str]) -> None:
+    """Kernels of 20 us and more, nine processes: the median error of 1, 2 and 3 % is within 0.3 %, as are most."""
     for percent in (1, 2, 3):
         start = f"kernels of 20 us and more: planted +{percent}%"
-        (error,) = found(on_other_boards, start, r"median (-?[\d.]+)%")
-        close, times = found(on_other_boards, start, r"within 0.3 %: (\d+) of (\d+)")
+        (error,) = found(on_nine_boards, start, r"median (-?[\d.]+)%")
+        close, times = found(on_nine_boards, start, r"within 0.3 %: (\d+) of (\d+)")
         assert abs(error) <= 0.3
         assert times >= 50
         assert close >= 0.8 * times
+    close, kernels = found(on_nine_boards, "kernels of 20 us and more: planted, mean", r"within 0.3 %: (\d+) of (\d+)")
+    assert kernels >= 30
+    assert close >= 0.9 * kernels
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ SPUN = ("--layer-norm", "spun=spun_kernels:SpunLayerNorm")
 # 3 % of 100 us and 5 us that both environments spin.
 BOTH = ("--from", sys.executable, "--to", sys.executable)
 ARGUMENTS = (*BOTH, "--to-env", "SPUN_MORE_NS=fp32/8x64:3150", *SPUN)
-COMMON = ("--pairs", "4", "--no-parity")
+COMMON = ("--pairs", "8", "--no-parity")
 SLOWER = "layer_norm_fwd/spun/fp32/8x64"
 
 
@@ -142,7 +142,7 @@ def course(project, environ):
     notes = {}
     for name, number in (("terminated", signal.SIGTERM), ("interrupted", signal.SIGINT)):
         command = Command(project, environ, "upgrade", *ARGUMENTS, *COMMON)
-        command.until("pair 2 (look at 4, at most 4)")
+        command.until("pair 2 (look at 4, at most 8)")
         time.sleep(1)  # well into the process
         notes[name] = (command.end(number), command.said, children_of(project), kept(project))
     files = [f"--{kind}={project / f'answer.{kind}'}" for kind in ("json", "markdown", "html")]
@@ -171,7 +171,7 @@ def test_finished_pairs_are_used_again(course):
     _, said, _, files = course["finished"]
     first = course["terminated"][3]
     assert first == {name: files[name] for name in first}
-    assert len(files) == 8
+    assert len(files) == 16
     assert "finished before and used: 1; to measure anew, delete fuseproof-upgrade" in said
 
 
@@ -217,7 +217,7 @@ def test_nothing_is_left_to_measure(course, project, environ):
     """The same command once more starts no process, and says the same."""
     command = Command(project, environ, "upgrade", *ARGUMENTS, *COMMON)
     assert command.end() == 20, command.said
-    assert "finished before and used: 4" in command.said
+    assert "finished before and used: 8" in command.said
     assert "pair 1" not in command.said
     assert course["finished"][3] == kept(project)
 
@@ -253,7 +253,7 @@ def test_a_killed_command_leaves_no_child(project, environ, after_s):
     """SIGKILL gives it no time to end its child, which ends all the same: it would disturb whoever measures next."""
     sleeps = ("--from-env", "SLEEPS_S=300", "--to-env", "SLEEPS_S=300")
     command = Command(project, environ, "upgrade", *BOTH, *sleeps, "--folder", "killed", *COMMON)
-    command.until("pair 1 (look at 4, at most 4)")
+    command.until("pair 1 (look at 4, at most 8)")
     await_(lambda: children_of(project))
     time.sleep(after_s)
     assert children_of(project)
@@ -440,14 +440,14 @@ def test_a_keyword_of_benchmarks_without_parity_ends_before_the_pairs(here, capf
 
 
 def test_candidates_against_each_other(project, environ):
-    """Four processes of both; the spun one is slower by its 5 %, the other one equal; who is faster is in the file."""
+    """Eight processes of both; the spun one is slower by its 5 %, the other one equal; who is faster is in the file."""
     arguments = (
         "torch",
         "primitive",
         "spun",
         *SPUN,
         "--pairs",
-        "4",
+        "8",
         "--markdown",
         "versus.md",
         "--json",

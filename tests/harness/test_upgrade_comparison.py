@@ -80,11 +80,28 @@ KEYS = [f"op/a/fp32/{number}" for number in range(10)]
 def test_exactly_what_is_slower_is_regressed(pairs):
     """Two of ten by 3 %: these two, by their size, and nothing is left to run."""
     slower = dict.fromkeys(KEYS, 1.0) | {KEYS[3]: 1.03, KEYS[7]: 1.03}
-    found = compare(pairs(4, slower), RULES)
+    found = compare(pairs(8, slower), RULES)
     assert {KEYS[3]: "REGRESSED", KEYS[7]: "REGRESSED"} == {k: v for k, v in outcomes(found).items() if v != "PASS"}
     sizes = [verdict.effect_ln for verdict in found.verdicts if verdict.outcome is Outcome.REGRESSED]
     assert [math.log(1.03)] * 2 == pytest.approx(sizes, abs=0.003)
     assert not found.undecided
+
+
+@pytest.mark.parametrize("factor", [1.06, 0.94], ids=["slower", "faster"])
+def test_four_pairs_may_be_two_levels(pairs, factor):
+    """A kernel on either of two levels shows 6 % in four pairs once in 256 times: they go on, and eight decide."""
+    factors = dict.fromkeys(KEYS, 1.0) | {KEYS[3]: factor}
+    four, eight = (compare(pairs(count, factors), RULES) for count in (4, 8))
+    (doubtful,) = [each for each in four.verdicts if each.pair == Pair(KEYS[3], DEVICE)]
+    said = "that may be two levels of one benchmark, which 4 pairs do not tell apart: 8 do"
+    assert (doubtful.label, doubtful.detail) == ("INCONCLUSIVE(UNDECIDED)", said)
+    assert {test for test in four.undecided if KEYS[3] in test} == four.undecided != frozenset()
+    assert outcomes(eight)[KEYS[3]] == ("REGRESSED" if factor > 1 else "IMPROVED(FASTER)")
+
+
+def test_no_two_levels_are_as_far_apart_as_that(pairs):
+    """Slower by a third after four pairs is slower."""
+    assert outcomes(compare(pairs(4, dict.fromkeys(KEYS, 1.0) | {KEYS[3]: 1.33}), RULES))[KEYS[3]] == "REGRESSED"
 
 
 def test_faster_is_proven_as_slower_is(pairs):
@@ -437,7 +454,7 @@ ONE_PERCENT = math.log(1.01)
 def test_who_is_faster_slower_equal(races):
     """Against the first that is named: 10 % faster, 5 % slower, 0.2 % apart; the process's drift does not matter."""
     times = {"a": 100, "fast": 90, "slow": 105, "even": 100.2}
-    found = rank(races(4, {name: {DEVICE: us} for name, us in times.items()}), list(times), RULES, ONE_PERCENT)
+    found = rank(races(8, {name: {DEVICE: us} for name, us in times.items()}), list(times), RULES, ONE_PERCENT)
     assert {"fast": {Place.FASTER}, "slow": {Place.SLOWER}, "even": {Place.EQUAL}} == places(found)
     assert (0, frozenset()) == (found.status, found.undecided)
 
@@ -452,7 +469,7 @@ def test_the_undecided_run_again_with_whom_they_are_compared(races):
 
 def test_a_candidate_that_fails_is_no_silence(races):
     """Its benchmark is not measured: which test, and what it says; who is faster among the others is not the answer."""
-    trials = races(4, {"a": {DEVICE: 100}, "b": {DEVICE: 90}})
+    trials = races(8, {"a": {DEVICE: 100}, "b": {DEVICE: 90}})
     for each in trials:
         each.documents["here"]["upgrade"] |= {"failed": True, "failed_tests": {GONE: "off by 5"}}
     found = rank(trials, ["a", "b"], RULES, ONE_PERCENT)
@@ -462,7 +479,7 @@ def test_a_candidate_that_fails_is_no_silence(races):
 
 def test_a_benchmark_that_is_skipped_is_told(races):
     """A shape at which nobody was measured has no row: how many there are, and why."""
-    trials = races(4, {"a": {DEVICE: 100}, "b": {DEVICE: 90}})
+    trials = races(8, {"a": {DEVICE: 100}, "b": {DEVICE: 90}})
     for each in trials:
         each.documents["here"]["upgrade"] |= {"skipped_tests": {GONE: "no Apex"}}
     found = rank(trials, ["a", "b"], RULES, ONE_PERCENT)
@@ -472,7 +489,7 @@ def test_a_benchmark_that_is_skipped_is_told(races):
 def test_host_time_is_told_and_not_waited_for(races):
     """It has a row of its own, and its noise keeps nothing going."""
     walk = random.Random(5)
-    trials = races(4, {"a": {DEVICE: 100}, "b": {DEVICE: 110}})
+    trials = races(8, {"a": {DEVICE: 100}, "b": {DEVICE: 110}})
     for each in trials:
         for benchmark in each.documents["here"]["benchmarks"]:
             record_of(benchmark)["metrics"]["host_time_ns"] = 1e4 * walk.lognormvariate(0, 0.3)
@@ -503,7 +520,7 @@ def test_memory_is_compared_by_the_gates_margin(races, mib, more):
 def test_stages_are_compared_between_kernel_sets(races):
     """The key of a stage is `iteration/stage@set/...`: its set is the contestant."""
     times = {"4_amp@a": {"iteration_time_ns": 1000}, "4_amp@b": {"iteration_time_ns": 900}}
-    found = rank(races(4, times, op="iteration"), ["a", "b"], RULES, ONE_PERCENT)
+    found = rank(races(8, times, op="iteration"), ["a", "b"], RULES, ONE_PERCENT)
     assert {"b": {Place.FASTER}} == places(found, "iteration_time_ns")
     assert {f"iteration/4_amp/fp32/{shape}" for shape in range(10)} == {row.benchmark for row in found.rows}
 
@@ -562,7 +579,16 @@ def test_both_directions_are_alike():
 def test_a_standing_stays():
     """What four processes have decided is not taken back, whatever the next ones say."""
     calm = [[0.0, 0.001, -0.001, 0.0] for _ in range(8)]
-    assert contest([[0.05, 0.051, 0.049, 0.05], *calm]) == contest([[0.05, 0.051, 0.049, 0.05, *[0.0] * 20], *calm])
+    far = [0.35, 0.351, 0.349, 0.35]
+    assert contest([far, *calm]) == contest([[*far, *[0.0] * 20], *calm]) == [Place.SLOWER, *[Place.EQUAL] * 8]
+
+
+def test_four_processes_may_be_two_levels():
+    """A ratio of 5 % needs eight."""
+    calm = [[0.0, 0.001, -0.001, 0.0] for _ in range(8)]
+    near = [0.05, 0.051, 0.049, 0.05]
+    assert contest([near, *calm]) == [Place.UNDECIDED, *[Place.EQUAL] * 8]
+    assert contest([near * 2, *calm]) == [Place.SLOWER, *[Place.EQUAL] * 8]
 
 
 def test_a_ratio_that_is_no_number_decides_nothing():

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from fuseproof.verdicts.looks import EQUAL_TAIL, INTERVAL_TAIL, LOOKS, SLOWER_TAIL, is_sound, look, samples
+from fuseproof.verdicts.looks import EQUAL_TAIL, INTERVAL_TAIL, LOOKS, SLOWER_TAIL, is_settled, is_sound, look, samples
 from fuseproof.verdicts.noise import student
 from fuseproof.verdicts.verdict import Pair
 
@@ -75,6 +75,7 @@ def judge_contest(
         size, se = np.abs(seen.effect_ln), seen.se_ln
         equal = size + student(EQUAL_TAIL / len(LOOKS), seen.nu) * se < tolerance_ln
         apart = size - student(SLOWER_TAIL / 2 / len(LOOKS) / tests, seen.nu) * se > 0
+        apart &= is_settled(sample.count, size)
         half = student(INTERVAL_TAIL, seen.nu) * se
         for pair in sample.ready:
             if found[pair].place is not Place.UNDECIDED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from fuseproof.verdicts import noise
 from fuseproof.verdicts.noise import Floats, student
 from fuseproof.verdicts.verdict import Outcome, Pair, Reason, Verdict
 
-__all__ = ["LOOKS", "Look", "Sample", "is_sound", "judge_looks", "look", "remaining", "samples"]
+__all__ = ["LOOKS", "Look", "Sample", "is_settled", "is_sound", "judge_looks", "look", "remaining", "samples"]
 
 LOOKS = (4, 8, 12, 16, 24)
 """Pairs of processes, whole ABBA blocks, at which is looked; the error is shared among the looks."""
@@ -20,6 +21,13 @@ LOOKS = (4, 8, 12, 16, 24)
 SLOWER_TAIL = 0.01  # over all looks and pairs: the chance that an equal environment is called slower
 EQUAL_TAIL = 0.05  # over all looks, for each pair: the chance that one slower by twice the tolerance is called equal
 INTERVAL_TAIL = 0.025
+
+SETTLED_PAIRS = 8
+"""As many pairs as a difference needs that two levels of one benchmark might be: four pairs all fall on the same side
+of two levels once in 256 times, each of the four as like the others as if nothing varied; eight once in 65,536."""
+
+LEVELS_LN = math.log(1.25)
+"""Kernels of an H200 were seen on levels up to 12 % apart in processes of one environment (docs/verdicts.md, 12)."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,9 @@ class Look:
         effect_ln: D, the median difference.
         se_ln: its standard error.
         nu: degrees of freedom.
-        slower: D above the tolerance, and proven above 0.
-        equal: D within the tolerance, and proven below twice the tolerance.
+        slower: D above the tolerance, proven above 0, and settled.
+        equal: D within the tolerance, and proven below twice the tolerance; if it is proven to be faster, settled too.
+        unsettled: proven slower or faster, and by no more than what the levels of one benchmark may be apart.
 
     """
 
@@ -40,6 +49,12 @@ class Look:
     nu: Floats
     slower: npt.NDArray[np.bool_]
     equal: npt.NDArray[np.bool_]
+    unsettled: npt.NDArray[np.bool_]
+
+
+def is_settled(count: npt.ArrayLike, effect_ln: Floats) -> npt.NDArray[np.bool_]:
+    """Return whether so many pairs, or an effect as large as that, cannot well be two levels of one benchmark."""
+    return np.asarray((np.asarray(count) >= SETTLED_PAIRS) | (np.abs(effect_ln) > LEVELS_LN))
 
 
 def look(
@@ -58,9 +73,17 @@ def look(
         df = df if np.ptp(df) else np.asarray(df.flat[0])
     variance, nu = noise.shrunken(residuals, df, ln_duration, floor_ln2)
     se = np.sqrt(variance * np.pi / 2 / count)
-    slower = (effect > tolerance_ln) & (effect - student(SLOWER_TAIL / len(LOOKS) / tests, nu) * se > 0)
+    apart = np.abs(effect) > np.maximum(tolerance_ln, student(SLOWER_TAIL / len(LOOKS) / tests, nu) * se)
+    unsettled = apart & ~is_settled(count, effect)
     equal = (effect <= tolerance_ln) & (effect + student(EQUAL_TAIL / len(LOOKS), nu) * se < 2 * tolerance_ln)
-    return Look(effect, np.asarray(se), np.broadcast_to(nu, effect.shape), slower, equal & ~slower)
+    return Look(
+        effect,
+        np.asarray(se),
+        np.broadcast_to(nu, effect.shape),
+        slower=apart & (effect > 0) & ~unsettled,
+        equal=equal & ~unsettled,
+        unsettled=unsettled,
+    )
 
 
 @dataclass(frozen=True)
@@ -164,6 +187,7 @@ def _verdict(seen: Look, column: int, pair: Pair, count: int, tests: int, tolera
     reasons: tuple[Reason, ...] = (Reason.UNDECIDED,)
     if seen.slower[column] or seen.equal[column]:
         outcome, reasons = (Outcome.REGRESSED if seen.slower[column] else Outcome.PASS), ()
+    levels = f"that may be two levels of one benchmark, which {count} pairs do not tell apart: {SETTLED_PAIRS} do"
     return Verdict(
         pair,
         outcome,
@@ -174,4 +198,5 @@ def _verdict(seen: Look, column: int, pair: Pair, count: int, tests: int, tolera
         mde_ln=block + 2 * se,
         nu=nu,
         processes=count,
+        detail=levels if seen.unsettled[column] else "",
     )

@@ -91,7 +91,7 @@ def run(
     if written := changes(before, contents(given, where)) if watch else []:
         raise ParityError(f"written, though they are inputs: {', '.join(written)} ({candidate.name})")
     gradients = dict(zip(parameters, found[1:], strict=True))
-    # Of an operator of torch.library statistics are outputs like y, and autograd follows them.
+    # Of a custom operator of torch statistics are outputs like y, and autograd follows them.
     saved = candidate.statistics(y) if candidate.statistics else (None, None)
     mean, rstd = (each if each is None else each.detach() for each in saved)
     return NormOutputs(y.detach(), found[0], gradients.get("weight"), gradients.get("bias"), mean, rstd)

@@ -44,6 +44,7 @@ from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
 from fuseproof.order import Order
 from fuseproof.processes import Terminated, run_process, terminable
+from fuseproof.upgrade.lanes import Lane, shares_of_the_cores
 from fuseproof.verdicts.controls import count_unchanged
 from fuseproof.verdicts.night import Night, Values
 from fuseproof.verdicts.nightly import Evidence, confirm_plan, judge, screen
@@ -131,10 +132,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _side_by_side(gpus: Sequence[str]) -> int:
-    """Start this command once for each GPU, and wait for all; return the first status that is not 0."""
+    """Start this command once for each GPU, on its share of the cores, and wait for all; return the first failure."""
     at = sys.argv.index("--gpus")
     rest = [*sys.argv[:at], *sys.argv[at + 1 + len(gpus) :]]
-    workers = [subprocess.Popen([sys.executable, *rest, "--gpus", each]) for each in gpus]
+    workers = []
+    for number, (each, cores) in enumerate(zip(gpus, shares_of_the_cores(len(gpus)), strict=True)):
+        Lane(number, cores=cores).pin()  # what starts next inherits it
+        workers.append(subprocess.Popen([sys.executable, *rest, "--gpus", each]))
     try:
         with terminable():
             statuses = [worker.wait() for worker in workers]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import runpy
 import subprocess
@@ -103,6 +104,32 @@ def test_too_few_processes_judge_nothing(tmp_path: Path) -> None:
     assert list(PROTOCOL["evaluate"]([written(tmp_path / "folder", 3, 4, 0.001)])) == [
         "3 A/A processes: fewer than 16 judge nothing"
     ]
+
+
+def test_gpus_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU's command starts on cores of its own: two on the same ones would be timed waiting for each other."""
+    cores, started = {*range(8)}, {}
+
+    class Worker:
+        def __init__(self, command: list[str]) -> None:
+            started[tuple(command[-4:])] = set(cores)
+
+        def wait(self) -> int:
+            return len(started) - 2
+
+    def pin(_: int, chosen: frozenset[int]) -> None:
+        cores.clear()
+        cores.update(chosen)
+
+    monkeypatch.setattr(sys, "argv", ["gate_protocol.py", "run", "folder", "--gpus", "0", "3", "--lease", "monday"])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)}, raising=False)
+    monkeypatch.setattr(os, "sched_setaffinity", pin, raising=False)
+    monkeypatch.setattr(subprocess, "Popen", Worker)
+    assert PROTOCOL["_side_by_side"](["0", "3"]) == 0
+    assert started == {
+        ("--lease", "monday", "--gpus", "0"): {0, 1, 2, 3},
+        ("--lease", "monday", "--gpus", "3"): {4, 5, 6, 7},
+    }
 
 
 def bank(folder: Path, processes: Path, torch: str = "2") -> Path:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fuseproof import gpu
 from fuseproof.tables import ConfigError
 
-__all__ = ["Lane", "lanes"]
+__all__ = ["Lane", "lanes", "shares_of_the_cores"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -56,9 +56,11 @@ def lanes(asked: str, visible: str | None) -> list[Lane]:
         return [Lane(0)]
     if count == 1:
         return [Lane(0, {VISIBLE: devices[0]})]
+    return [Lane(number, {VISIBLE: devices[number]}, cores) for number, cores in enumerate(shares_of_the_cores(count))]
+
+
+def shares_of_the_cores(count: int) -> list[frozenset[int]]:
+    """Return this process's cores in `count` equal shares: empty ones where they cannot be told or are too few."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = len(cores) // count
-    return [
-        Lane(number, {VISIBLE: devices[number]}, frozenset(cores[number * share : (number + 1) * share]))
-        for number in range(count)
-    ]
+    return [frozenset(cores[number * share : (number + 1) * share]) for number in range(count)]

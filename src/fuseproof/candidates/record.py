@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from fuseproof.oracle import AdamHyper
+
 __all__ = [
     "ALL_DTYPES",
     "CUDA",
@@ -149,6 +151,20 @@ class AdamCandidate:
     def arithmetic(self, device: torch.device) -> Arithmetic:
         """Return what an oracle must know of its arithmetic on `device`."""
         return self.arithmetic_on.get(device.type, _IN_FLOAT64)
+
+    def hyper(self, settings: AdamSettings, device: torch.device) -> AdamHyper:
+        """Return `settings` as an oracle takes them, with the rounding that they get in its arithmetic on `device`."""
+        arithmetic = self.arithmetic(device)
+        return AdamHyper(
+            settings.lr,
+            settings.betas,
+            settings.eps,
+            settings.weight_decay,
+            settings.decoupled,
+            arithmetic.hyper,
+            arithmetic.bias_betas,
+            settings.bias_correction,
+        )
 
     def unavailable(self, device: torch.device, tensors: int = 1) -> str | None:
         """Return why this candidate cannot run on `device` over so many tensors, or None."""

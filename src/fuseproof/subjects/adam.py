@@ -167,16 +167,7 @@ class AdamStep:
         )
 
     def _hyper(self) -> oracle.AdamHyper:
-        arithmetic = self.candidate.arithmetic(self.params[0].device)
-        return oracle.AdamHyper(
-            self.settings.lr,
-            self.settings.betas,
-            self.settings.eps,
-            self.settings.weight_decay,
-            self.settings.decoupled,
-            arithmetic.hyper,
-            arithmetic.bias_betas,
-        )
+        return self.candidate.hyper(self.settings, self.params[0].device)
 
     def _groups(self) -> Iterator[list[torch.Tensor]]:
         """Yield the parameters in groups that fit a check's memory."""

@@ -174,16 +174,7 @@ class CheckedAdam:
             alike[self.steps[params[i]], params[i].dtype, after.weight(i).dtype, kept].append(i)
         for (step, dtype, weight_dtype, kept), same in alike.items():
             arithmetic = self.candidate.arithmetic(params[same[0]].device)
-            hyper = AdamHyper(
-                settings.lr,
-                settings.betas,
-                settings.eps,
-                settings.weight_decay,
-                settings.decoupled,
-                arithmetic.hyper,
-                arithmetic.bias_betas,
-                settings.bias_correction,
-            )
+            hyper = self.candidate.hyper(settings, params[same[0]].device)
             grad = torch.cat([before.grad(i).double().flatten() for i in same]) / scale
             sizes = [params[i].numel() for i in same]
             # From the candidate's state and on the oracle's own ways at once: operations cost more than elements.

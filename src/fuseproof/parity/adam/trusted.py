@@ -48,16 +48,7 @@ def check_trusted(
     settings = usual_settings(candidate, dtype, lr=regime.lr_for(dtype), weight_decay=0.0)
     params = make_params(regime, dtype, device, seed)
     optimizer = candidate.build(params, settings)
-    arithmetic = candidate.arithmetic(device)
-    hyper = AdamHyper(
-        settings.lr,
-        settings.betas,
-        settings.eps,
-        settings.weight_decay,
-        settings.decoupled,
-        arithmetic.hyper,
-        arithmetic.bias_betas,
-    )
+    hyper = candidate.hyper(settings, device)
     for step in range(1, steps + 1):
         regime.set_gradients(params, step, seed)
         optimizer.step()

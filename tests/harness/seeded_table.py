@@ -1,10 +1,66 @@
-"""The pages that say which check catches which seeded bug: written from what is caught, and read back by a test.
+"""Seeded bugs by name, and the pages that say which check catches which: written from what is caught, and read back.
 
 Tests are imported from their files, so they load this one with `runpy`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One implementation with one thing wrong.
+
+    Attributes:
+        kind: its class.
+        seen_in: dtypes in which it can be seen.
+        why_hidden: why not in the others.
+        record: facts of its record that differ from a right one's.
+        record_of: makes a candidate's record of a class, a name and such facts.
+
+    """
+
+    kind: type
+    seen_in: frozenset[str]
+    why_hidden: str
+    record: Mapping[str, object]
+    record_of: Callable[..., Any] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Its name in ids and in the table."""
+        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.kind.__name__).strip("_")
+
+    def candidate(self) -> Any:
+        """Return its record."""
+        return self.record_of(self.kind, self.name, **self.record)
+
+
+class Bugs(dict[str, Bug]):
+    """Bugs by name, in the order in which they are written."""
+
+    def __init__(self, record_of: Callable[..., Any], dtypes: Iterable[str]) -> None:
+        """Begin with none; a bug is seen in all dtypes unless it says otherwise."""
+        super().__init__()
+        self.record_of = record_of
+        self.everywhere = frozenset(dtypes)
+
+    def add(
+        self,
+        seen_in: frozenset[str] | None = None,
+        why_hidden: str = "",
+        record: Mapping[str, object] | None = None,
+    ) -> Callable[[type], type]:
+        """Return a decorator that adds a class."""
+
+        def added(kind: type) -> type:
+            bug = Bug(kind, self.everywhere if seen_in is None else seen_in, why_hidden, record or {}, self.record_of)
+            self[bug.name] = bug
+            return kind
+
+        return added
 
 
 def row(name: str, caught: Iterable[Sequence[str]], why_hidden: str) -> str:

@@ -7,8 +7,7 @@
 import copy
 import math
 import runpy
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,38 +132,10 @@ class Right(torch.optim.Optimizer):
         param.copy_(new)
 
 
-ALL = frozenset(DTYPES)
 SCALER = "a GradScaler is for FP32 parameters"
 HALVES = frozenset({"bf16", "fp16"})
 FP32 = frozenset({"fp32"})
 BOTH = frozenset({"l2", "decoupled"})
-
-
-@dataclass(frozen=True)
-class Bug:
-    """One wrong Adam.
-
-    Attributes:
-        kind: its class.
-        seen_in: dtypes in which it can be seen.
-        why_hidden: why not in the others.
-        record: facts of its record that differ from a right one's.
-
-    """
-
-    kind: type
-    seen_in: frozenset[str] = ALL
-    why_hidden: str = ""
-    record: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def name(self):
-        """Return its name in ids and in the table."""
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.kind.__name__).strip("_")
-
-    def candidate(self):
-        """Return its record."""
-        return record_of(self.kind, self.name, **self.record)
 
 
 def record_of(kind, name, **facts):
@@ -173,18 +144,8 @@ def record_of(kind, name, **facts):
     return AdamCandidate(name, lambda params, settings: kind(params, settings), **facts)
 
 
-BUGS = {}
-
-
-def bug(*args, **kwargs):
-    """Add the class to the bugs."""
-
-    def add(kind):
-        added = Bug(kind, *args, **kwargs)
-        BUGS[added.name] = added
-        return kind
-
-    return add
+BUGS = SEEDED["Bugs"](record_of, DTYPES)
+bug = BUGS.add
 
 
 # --- constants and formula ---
@@ -1274,7 +1235,7 @@ def test_wrong_adam_is_caught_where_it_can_be_seen(name, dtype):
 def test_there_are_at_least_thirty():
     """And each that is hidden somewhere says why."""
     assert len(BUGS) >= 30
-    assert all(each.why_hidden for each in BUGS.values() if each.seen_in != ALL)
+    assert all(each.why_hidden for each in BUGS.values() if each.seen_in != BUGS.everywhere)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@
 """
 
 import runpy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -202,37 +200,9 @@ class RightRms(Right):
     rms = True
 
 
-ALL = frozenset(DTYPES)
 HALVES = frozenset({"bf16", "fp16"})
 FP32 = frozenset({"fp32"})
 ONLY_HALVES = (HALVES, "in FP32 it is the right thing")
-
-
-@dataclass(frozen=True)
-class Bug:
-    """One wrong norm.
-
-    Attributes:
-        kind: its class.
-        seen_in: dtypes in which it can be seen.
-        why_hidden: why not in the others.
-        record: facts of its record that differ from a right one's.
-
-    """
-
-    kind: type
-    seen_in: frozenset[str] = ALL
-    why_hidden: str = ""
-    record: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def name(self):
-        """Return its name in ids and in the table."""
-        return "".join(f"_{c.lower()}" if c.isupper() else c for c in self.kind.__name__).strip("_")
-
-    def candidate(self):
-        """Return its record."""
-        return record_of(self.kind, self.name, **self.record)
 
 
 def statistics_of(y):
@@ -245,18 +215,8 @@ def record_of(kind, name, **facts):
     return NormCandidate(name, kind, kind="rms_norm" if kind.rms else "layer_norm", **facts)
 
 
-BUGS = {}
-
-
-def bug(*args, **kwargs):
-    """Add the class to the bugs."""
-
-    def add(kind):
-        added = Bug(kind, *args, **kwargs)
-        BUGS[added.name] = added
-        return kind
-
-    return add
+BUGS = SEEDED["Bugs"](record_of, DTYPES)
+bug = BUGS.add
 
 
 # --- statistics ---
@@ -1412,7 +1372,7 @@ def test_wrong_norm_is_caught_where_it_can_be_seen(name, dtype):
 def test_there_are_at_least_twenty_five():
     """And each that is hidden somewhere says why."""
     assert len(BUGS) >= 25
-    assert all(each.why_hidden for each in BUGS.values() if each.seen_in != ALL)
+    assert all(each.why_hidden for each in BUGS.values() if each.seen_in != BUGS.everywhere)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,40 @@ from fuseproof import apex_probe
 from fuseproof.history import History, HistoryError
 from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
+from fuseproof.unmeasured import read_unmeasured
 
-__all__ = ["Children"]
+__all__ = ["Children", "Measured", "NothingPassedError"]
 
 _LEAST_LIMIT_S = 600.0  # a process that compiles everything anew needs minutes; one that hangs must not hang the night
+
+
+class NothingPassedError(ChildError):
+    """A child has measured nothing, as a test that it ran has failed."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a child has measured, and what it was asked to and has not.
+
+    Attributes:
+        document: its run.
+        failed: first words of tests that failed in it, by their ids.
+        skipped: reasons of tests that were skipped in it.
+
+    """
+
+    document: dict[str, Any]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def failures(self, name: str) -> list[str]:
+        """Return a sentence for each test that failed in this process, whose name is given."""
+        return [f"{test} failed in {name}: {words}" for test, words in self.failed.items()]
+
+    def lost(self, tests: Sequence[str]) -> dict[str, str]:
+        """Return why it has no time of some of the tests with these ids, which have not failed in it."""
+        there = {each["fullname"] for each in self.document["benchmarks"]} | self.failed.keys()
+        return {test: self.skipped.get(test, "it gives no reason") for test in tests if test not in there}
 
 
 @dataclass(frozen=True)
@@ -68,8 +98,8 @@ class Children:
         environ: Mapping[str, str] | None = None,
         plants: Mapping[str, float] | None = None,
         placement: str = "",
-    ) -> dict[str, Any]:
-        """Run the tests with these ids in a fresh process and return its document.
+    ) -> Measured:
+        """Run the tests with these ids in a fresh process and return what it brings back.
 
         Args:
             tests: ids of tests of this session.
@@ -79,7 +109,9 @@ class Children:
             placement: seed of what memory is held beside each benchmark; empty: none.
 
         Raises:
-            ChildError: it crashed, hung, or measured nothing, or there is no place for its results.
+            NothingPassedError: tests failed, and none has left a time.
+            ChildError: it crashed, hung, measured nothing or does not say what failed, or there is no place for its
+                results.
 
         """
         try:
@@ -98,6 +130,11 @@ class Children:
                 raise ChildError(f"{ending(status)}: {error}") from None
             if runs and status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
                 self.believe(runs[0].document, python)
-                return runs[0].document
+                try:
+                    left = read_unmeasured(Path(storage))
+                except (OSError, ValueError, TypeError, LookupError) as error:
+                    raise ChildError(f"it has not said which tests failed: {error}") from None
+                return Measured(runs[0].document, left.failed, left.skipped)
             words = set_aside[0].reason if set_aside else last_words(output)
-            raise ChildError(f"{ending(status)}: {words}")
+            failed = status == pytest.ExitCode.TESTS_FAILED and not set_aside
+            raise (NothingPassedError if failed else ChildError)(f"{ending(status)}: {words}")

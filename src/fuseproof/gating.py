@@ -164,8 +164,11 @@ class Gate:
         elif unsaved:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         elif session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = judged.status(self.required)
+            failed = pytest.ExitCode.TESTS_FAILED if tonight.failed else None
+            session.exitstatus = failed or judged.status(self.required)
         self._conclude(table_lines(judged), to_json(judged), notes)
+        if tonight.failed:  # though all tests of this process may have passed
+            self.lines.append("status 1: tests failed in fresh processes of this night, as said above")
 
     def _remember(self, ledger: Ledger, judged: GateSession, notes: list[str]) -> bool:
         """Store what was said of a saved night; False where that cannot be written."""

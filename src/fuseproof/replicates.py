@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fuseproof.bookkeeping import Bookkeeper
-from fuseproof.confirming import Children
+from fuseproof.confirming import Children, Measured, NothingPassedError
 from fuseproof.history import HistoryError
 from fuseproof.processes import ChildError, Progress
 from fuseproof.verdicts.recorded import tests_by_key
@@ -30,6 +30,8 @@ class Replicates:
         say: prints a line of progress.
         documents: what each process measured.
         notes: what went wrong, one sentence each.
+        failed: a test that this process has passed has failed in another one of this night.
+        incomplete: what the night lacks of the processes that were asked for, one sentence each.
         unsaved: a document could not be saved.
 
     """
@@ -39,6 +41,8 @@ class Replicates:
     say: Callable[[str], None]
     documents: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failed: bool = False
+    incomplete: list[str] = field(default_factory=list)
     unsaved: bool = False
 
     @property
@@ -57,12 +61,22 @@ class Replicates:
         while self.count < count:
             number = self.count + 1
             with progress.step(number, count):
+                name = f"screening process {number} of {count}"
                 try:
-                    document = self.children.measure(tests)
+                    measured = self.children.measure(tests)
                 except ChildError as error:
-                    self.notes.append(f"screening process {number} of {count} measured nothing: {error}")
+                    self.notes.append(f"{name} measured nothing: {error}")
+                    self.failed |= isinstance(error, NothingPassedError)
+                    self.incomplete.append(f"{self.count} of {count} processes have run")
                     return
-            self._add(document)
+                self._tell_failures(name, measured)
+                lost = measured.lost(tests)
+                self.incomplete += [f"{name} has not measured {test}: {why}" for test, why in lost.items()]
+            self._add(measured.document)
+
+    def _tell_failures(self, name: str, measured: Measured) -> None:
+        self.notes += measured.failures(name)
+        self.failed |= bool(measured.failed)
 
     def _add(self, document: dict[str, Any]) -> None:
         try:
@@ -89,12 +103,14 @@ class Replicates:
             self.notes.append(
                 f"{len(spoiled)} benchmark(s) must not be judged and could not be measured again: {error}"
             )
+            self.failed |= isinstance(error, NothingPassedError)
             return document
-        second = {_record(each)["key"]: each for each in again["benchmarks"]}
+        self._tell_failures("a process that measured it again", again)
+        second = {_record(each)["key"]: each for each in again.document["benchmarks"]}
         for key, first in spoiled.items():
             reasons = "; ".join(_record(first)["invalid"])
             if key not in second:
-                self.notes.append(f"{key}: {reasons}; measured again, it failed")
+                self.notes.append(f"{key}: {reasons}; measured again, it has no time")
             elif _record(second[key])["invalid"]:
                 self.notes.append(f"{key}: {reasons}; measured again, still so")
             else:

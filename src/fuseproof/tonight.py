@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fuseproof.confirming import Children
+from fuseproof.confirming import Children, NothingPassedError
 from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.session import GateSession
 from fuseproof.gate.settings import GateSettings
@@ -49,6 +49,7 @@ class Tonight:
         find_trusted: looks for the trusted environment: it, why it cannot be used, or None.
         say: prints a line of progress.
         notes: what a reader must know besides the verdicts, one sentence each.
+        failed: a test of this session has failed in a fresh process of the same environment.
 
     """
 
@@ -61,6 +62,7 @@ class Tonight:
     find_trusted: Callable[[], Trusted | str | None]
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
+    failed: bool = False
 
     def run(self, name: str, own: dict[str, Any] | None, count: int) -> tuple[GateSession, bool]:
         """Screen, confirm and control; return the judged session, and whether it was interrupted.
@@ -82,6 +84,7 @@ class Tonight:
         except KeyboardInterrupt:
             interrupted = True
         self.notes += self.replicates.notes
+        self.failed |= self.replicates.failed
         tonight = replace(
             self.ledger.night(name, self.replicates.documents),
             selection=str(self.selection),
@@ -100,6 +103,7 @@ class Tonight:
                 selection=str(self.selection),
                 recall=recall,
                 alone=alone,
+                incomplete=self.replicates.incomplete,
             )
 
         session = begin(paired=False)
@@ -151,9 +155,11 @@ class Tonight:
                 try:
                     for arm in plan.order:
                         if arm == "A" and trusted is not None:
-                            arms[arm] = self.children.measure(
+                            measured = self.children.measure(
                                 wanted, python=trusted.python, environ=trusted.environ, placement=placement
                             )
+                            self.notes += measured.failures("the trusted environment")
+                            arms[arm] = measured.document
                         else:
                             arms[arm] = self._measure_tonight(session, wanted, tests, placement)
                 except ChildError as error:
@@ -166,11 +172,18 @@ class Tonight:
         self, session: GateSession, wanted: Sequence[str], tests: Mapping[str, str], placement: str = ""
     ) -> dict[str, Any]:
         """Run tests in tonight's environment, with the plant on its own test."""
-        plant = session.plant
-        if plant is None or plant.pair.key not in tests:
-            return self.children.measure(wanted, placement=placement)
-        with_plant = list(dict.fromkeys([*wanted, tests[plant.pair.key]]))
-        return self.children.measure(with_plant, plants={plant.pair.key: plant.size_ln}, placement=placement)
+        plant, plants = session.plant, {}
+        if plant is not None and plant.pair.key in tests:
+            wanted = list(dict.fromkeys([*wanted, tests[plant.pair.key]]))
+            plants = {plant.pair.key: plant.size_ln}
+        try:
+            measured = self.children.measure(wanted, plants=plants, placement=placement)
+        except NothingPassedError:
+            self.failed = True
+            raise
+        self.notes += measured.failures("a fresh process")
+        self.failed |= bool(measured.failed)
+        return measured.document
 
     def _add(self, session: GateSession, arms: Mapping[str, dict[str, Any]], but: Collection[str] = ()) -> int:
         """Take in one confirming process or pair, but not what it says of some keys; return its planted effects."""

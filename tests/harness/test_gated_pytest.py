@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fuseproof import machine
-from fuseproof.confirming import Children
+from fuseproof.confirming import Children, Measured
 from fuseproof.gate.ledger import Ledger
 from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
@@ -305,14 +305,14 @@ def project(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
         environ: dict[str, str] | None = None,
         plants: Mapping[str, float] | None = None,
         placement: str = "",
-    ) -> dict[str, Any]:
+    ) -> Measured:
         process = fresh.processes
         fresh.placements.append(placement)
         (fresh.root / "processes").write_text(str(process + 1))
         if reason := fresh.kernels["said"]("crash", python, process, ""):
             raise ChildError(reason)
         names = "".join(test[-2] for test in tests)  # test_op.py::test_op[a]
-        return fresh.document(process, names, plants)
+        return Measured(fresh.document(process, names, plants))
 
     monkeypatch.setattr(Children, "measure", measure)
     return fresh
@@ -697,12 +697,44 @@ def test_a_night_that_is_judged_takes_no_more_processes(project: Project, monkey
     project.run(gate=False)
 
 
-def test_a_replicate_that_crashes_is_said(project: Project) -> None:
-    """The night is judged by the processes that did run."""
+def test_a_replicate_that_crashes_answers_nothing(project: Project) -> None:
+    """The night is judged by the processes that did run, and is never green: a kernel may have killed the others."""
     project.remember()
     project.say(crash={sys.executable: ["", "it ended with status 3: no driver", ""]})
-    text = project.run("--fuseproof-replicates=3")
+    text = project.run("--fuseproof-replicates=3", status=UNANSWERED)
     assert "screening process 2 of 3 measured nothing: it ended with status 3: no driver" in text
+    assert "control failed: screening: 1 of 3 processes have run" in text
+    assert {"PASS"} == set(project.outcomes().values())
+
+
+def test_a_kernel_that_is_wrong_in_another_process_of_the_night_fails_the_session(fresh: Project) -> None:
+    """Status 1, as if it had been wrong in this one; what each process has measured is kept."""
+    fresh.say(result={"c": [1, 2, 1]})
+    text = fresh.run("--fuseproof-replicates=3", status=pytest.ExitCode.TESTS_FAILED)
+    assert "test_op.py::test_op[c] failed in screening process 2 of 3: AssertionError: assert 1 == 2" in text
+    assert text.index("16 NEW") < text.index("status 1: tests failed in fresh processes of this night, as said above")
+    assert [len(json.loads(path.read_text())["benchmarks"]) for path in fresh.files] == [8, 7, 8]
+    assert any("test_op[c] failed in" in note for note in fresh.gate()["notes"])
+
+
+def test_a_test_that_another_process_of_the_night_skips_is_not_answered(fresh: Project) -> None:
+    """What has a time in one process of two has not been measured twice."""
+    fresh.say(skip={"c": ["", "no kernel here"]})
+    text = fresh.run("--fuseproof-replicates=2", status=UNANSWERED)
+    lost = "screening process 2 of 2 has not measured test_op.py::test_op[c]: no kernel here"
+    assert f"control failed: screening: {lost}" in text
+
+
+@pytest.mark.parametrize(("slower", "wrong"), [("c", "c"), ("c", "a"), ("", "abcdefgh"), ("c", "abcdefgh")])
+def test_a_kernel_that_is_wrong_in_a_confirming_process_fails_the_session(
+    fresh: Project, slower: str, wrong: str
+) -> None:
+    """Whether it is the suspect or the control's, and others are right or none is."""
+    fresh.remember()
+    fresh.say(factor=dict.fromkeys(slower, 1.3), result={name: [1, 2] for name in wrong})
+    text = fresh.run(status=pytest.ExitCode.TESTS_FAILED)
+    assert re.search(r"test_op\.py::test_op\[\w\] .*AssertionError: assert 1 == 2", text)
+    assert "status 1: tests failed in fresh processes" in text
 
 
 def test_a_wrong_name_of_a_night_is_refused_before_anything_runs(
@@ -730,7 +762,7 @@ def test_a_full_disk_for_temporary_files_is_one_sentence(fresh: Project, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/fuseproof-x")
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    text = fresh.run("--fuseproof-replicates=2")
+    text = fresh.run("--fuseproof-replicates=2", status=UNANSWERED)
     assert "screening process 2 of 2 measured nothing: no folder for its results: " in text
     assert "No space left on device" in text
     assert len(fresh.files) == 1
@@ -752,7 +784,7 @@ def test_ctrl_c_while_confirming_keeps_what_is_finished(project: Project, monkey
     project.say(factor={"c": 1.3})
     measure = Children.measure
 
-    def interrupted(*args: Any, **options: Any) -> dict[str, Any]:
+    def interrupted(*args: Any, **options: Any) -> Measured:
         if project.processes == 3:
             raise KeyboardInterrupt
         return measure(*args, **options)
@@ -803,7 +835,7 @@ def test_a_plant_that_is_not_seen_answers_nothing(project: Project, monkeypatch:
     """A gate that sleeps says PASS to everything; its control does not."""
     measure = Children.measure
 
-    def blind(*args: Any, plants: Mapping[str, float] | None = None, **options: Any) -> dict[str, Any]:
+    def blind(*args: Any, plants: Mapping[str, float] | None = None, **options: Any) -> Measured:
         return measure(*args, plants=dict.fromkeys(plants or {}, 1e-9), **options)
 
     project.remember()
@@ -846,7 +878,7 @@ def paired(project: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     order: list[str] = []
     measure = Children.measure
 
-    def noted(*args: Any, python: str = sys.executable, **options: Any) -> dict[str, Any]:
+    def noted(*args: Any, python: str = sys.executable, **options: Any) -> Measured:
         order.append("A" if python == "old-python" else "B")
         return measure(*args, python=python, **options)
 
@@ -900,12 +932,12 @@ def test_a_pair_at_different_clocks_is_not_used(
     """Fault 58: a clock drop in one arm makes no pair; without pairs the suspect stays unconfirmed."""
     measure = Children.measure
 
-    def dropping(*args: Any, python: str = sys.executable, **options: Any) -> dict[str, Any]:
-        document = measure(*args, python=python, **options)
-        for benchmark in document["benchmarks"]:
+    def dropping(*args: Any, python: str = sys.executable, **options: Any) -> Measured:
+        measured = measure(*args, python=python, **options)
+        for benchmark in measured.document["benchmarks"]:
             clock_mhz = 1980.0 if python == "old-python" else 1500.0
             benchmark["extra_info"]["fuseproof"]["gpu"] = {"spin_sm_clock_mhz": clock_mhz}
-        return document
+        return measured
 
     monkeypatch.setattr(Children, "measure", dropping)
     project.say(factor={"c": 1.05})
@@ -920,11 +952,11 @@ def test_another_method_in_the_trusted_environment_is_no_pair(
     """The same version of fuseproof, edited there: its numbers mean something else, and are not subtracted."""
     measure = Children.measure
 
-    def edited(*args: Any, python: str = sys.executable, **options: Any) -> dict[str, Any]:
-        document = measure(*args, python=python, **options)
-        for benchmark in document["benchmarks"] if python == "old-python" else ():
+    def edited(*args: Any, python: str = sys.executable, **options: Any) -> Measured:
+        measured = measure(*args, python=python, **options)
+        for benchmark in measured.document["benchmarks"] if python == "old-python" else ():
             benchmark["extra_info"]["fuseproof"]["method"] = "another"
-        return document
+        return measured
 
     monkeypatch.setattr(Children, "measure", edited)
     project.say(factor={"c": 1.05})

@@ -54,6 +54,7 @@ class GateSession:
         selection: what was asked for, in the words of the command line; empty for everything.
         full_selection: whether the whole suite was asked for, so that what did not run is MISSING.
         recall: what the history says besides its nights.
+        incomplete: what tonight lacks of the screening processes that were asked for, one sentence each.
         from_files: nothing is run: of a planted slow-down is known what the night's own session has left.
         screening: what tonight's own processes say.
         evidence: the confirming processes so far.
@@ -73,6 +74,7 @@ class GateSession:
         selection: str = "",
         recall: Recall | None = None,
         alone: Collection[str] = (),
+        incomplete: Sequence[str] = (),
         from_files: bool = False,
         planting: Planting | None = None,
     ) -> None:
@@ -81,6 +83,7 @@ class GateSession:
         self.full_selection = full_selection
         self.from_files = from_files
         self.recall = recall or Recall()
+        self.incomplete = tuple(incomplete)
         self.screening: Screening = screen(
             history, tonight, rules=settings.rules, paired=paired, full_selection=full_selection, alone=alone
         )
@@ -183,6 +186,7 @@ class GateSession:
         own = [self.unchanged] if self.unchanged is not None else []
         if own or self.recall.unchanged:
             found.append(judge_unchanged([*self.recall.unchanged, *own]))
+        found += [Control("screening", passed=False, detail=sentence) for sentence in self.incomplete]
         found += [Control("waivers", passed=False, detail=fault) for fault in self._waiver_faults()]
         found += [Control("history", passed=False, detail=sentence) for sentence in self.recall.lost]
         return found

@@ -18,6 +18,7 @@ import pytest
 from fuseproof import machine, preflight
 from fuseproof.asked import Asked
 from fuseproof.history import History, HistoryError, Run, SetAside
+from fuseproof.requirements import HARDWARE, requirement_fault
 from fuseproof.run_file import NIGHT, dated_ahead
 from fuseproof.run_schema import SCHEMA, cpu_threads
 from fuseproof.selection import Selection
@@ -242,11 +243,9 @@ class Bookkeeper:
             pytest.UsageError: an unknown requirement.
 
         """
-        known = ["apex", "baseline", "cuda", "gate"]
-        for requirement in requirements:
-            if requirement not in known:
-                raise pytest.UsageError(f"--require={requirement}: known are {', '.join(known)}.")
-        hardware = [each for each in requirements if each in ("apex", "cuda")]
+        if fault := requirement_fault(requirements):
+            raise pytest.UsageError(f"{fault}.")
+        hardware = [each for each in requirements if each in HARDWARE]
         sentences = [f"{' and '.join(hardware)} required: {sentence}" for sentence in preflight.unmet(hardware)]
         if "baseline" in requirements and not self.baselines:
             missing = self.notes[-1] if self.asked.compare else "it needs --benchmark-compare"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 import shlex
 import sys
@@ -18,6 +19,7 @@ from fuseproof import apex_probe, gpu, machine
 from fuseproof.config import ConfigError, Settings, load_settings
 from fuseproof.processes import ChildError, Progress, ending, last_words, run_process
 from fuseproof.run_file import NIGHT, night_fault
+from fuseproof.statuses import INTERRUPTED, NO_TESTS, TESTS_RAN, UNANSWERED, USAGE_ERROR, USED_WRONGLY
 from fuseproof.storage import HistoryError
 
 if TYPE_CHECKING:
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-_USAGE_ERROR = 2
-_UNANSWERED = 21
-_INTERRUPTED = 130  # as a shell says it
+_ELSEWHERE = {
+    "-n": "give -n before what is to be run; processes measure one after the other",
+    "--night": "give --night before what is to be run",
+    "--benchmark-storage": "the processes of a night are counted where `history` in [tool.fuseproof] says; set that",
+}
+"""Options that do not reach this command behind a path, by their beginnings: what to do instead."""
 _LIMIT_S = 3600.0  # of one process: the largest suites take minutes
-_NO_TESTS = 5  # pytest's status, and the next
-_TESTS_RAN = (0, 1)  # all passed, some failed
 
 
 class _NothingSelectedError(Exception):
@@ -67,7 +70,10 @@ def _run(arguments: argparse.Namespace) -> int:
         return _calibrate(root, settings, arguments)
     except (ConfigError, HistoryError) as error:
         print(f"fuseproof calibrate: {error}", file=sys.stderr)
-        return _USAGE_ERROR
+        return USAGE_ERROR
+    except ImportError as error:
+        print(f"fuseproof calibrate: {error}; `fuseproof doctor` says what to do", file=sys.stderr)
+        return USAGE_ERROR
 
 
 def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) -> int:
@@ -79,6 +85,9 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
     if fault := history.ended(slug, night):
         raise ConfigError(f"--night: {fault}.")
     asked = arguments.arguments[arguments.arguments[:1] == ["--"] :]
+    for option, mend in _ELSEWHERE.items():
+        if found := next((each for each in asked if re.match(rf"{option}(?![a-z-])", each)), None):
+            raise ConfigError(f"{found}: {mend}.")
     progress = Progress(lambda line: print(line, flush=True), f"calibrating night {night}")
     status = done = 0
     vouched: dict[str, str] = {}
@@ -94,13 +103,13 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
                 raise ChildError(f"it ran to its end and saved nothing: {words}")
             vouched = apex_probe.vouched_by(history.load(history.nights(slug)[night][-1]).document)
     except KeyboardInterrupt:
-        status = _INTERRUPTED
+        status = INTERRUPTED
     except _NothingSelectedError as error:
         print(f"fuseproof calibrate: {error}", file=sys.stderr)
-        return _UNANSWERED
+        return UNANSWERED
     except ChildError as error:
         print(f"process {done + 1} measured nothing: {error}", file=sys.stderr)
-        status = _UNANSWERED
+        status = UNANSWERED
     if status:
         again = ["fuseproof", "calibrate", "-n", str(arguments.n), "--night", night, *arguments.arguments]
         print(f"{count()} of {arguments.n} processes are kept; to go on: {shlex.join(again)}")
@@ -111,12 +120,14 @@ def _calibrate(root: Path, settings: Settings, arguments: argparse.Namespace) ->
 
 def _measure(root: Path, environ: Mapping[str, str], arguments: Sequence[str]) -> str:
     """Run one process to its end and return its last words."""
-    command = [sys.executable, "-m", "pytest", *arguments, "--benchmark-autosave", "--fuseproof-gate=off"]
-    status, output = run_process(command, root, environ, _LIMIT_S)
-    if status == _NO_TESTS:
+    ours = [f"--rootdir={root}", "--benchmark-autosave", "--fuseproof-gate=off"]
+    status, output = run_process([sys.executable, "-m", "pytest", *arguments, *ours], root, environ, _LIMIT_S)
+    if status == USED_WRONGLY:
+        raise ConfigError(f"pytest refuses: {last_words(output).removeprefix('ERROR: ')}")
+    if status == NO_TESTS:
         meant = shlex.join(arguments) or "the default paths"
         raise _NothingSelectedError(f"nothing was selected by {meant}: {last_words(output)}")
-    if status not in _TESTS_RAN:
+    if status not in TESTS_RAN:
         raise ChildError(f"{ending(status)}: {last_words(output)}")
     if status:
         print(f"a test failed, and what it measures is missing: {last_words(output)}", file=sys.stderr)

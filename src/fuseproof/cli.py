@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fuseproof import __version__, apex_probe, calibrate, machine, nightly, preflight
-from fuseproof.gate.commands import CANNOT_ANSWER, add_accept, add_check, add_show
+from fuseproof.gate.commands import add_accept, add_check, add_show
+from fuseproof.requirements import HARDWARE, requirement_fault, requirements
+from fuseproof.statuses import INTERRUPTED, READER_GONE, UNANSWERED, USAGE_ERROR
 from fuseproof.upgrade import command as upgrade
 from fuseproof.upgrade import versus
-
-USAGE_ERROR = 2  # argparse's own
-_INTERRUPTED = 130  # as a shell says it, and the next
-_READER_GONE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # `fuseproof show | head`: whoever read it has seen enough
         _mute()
-        return _READER_GONE
+        return READER_GONE
     except OSError as error:  # a full disk, wherever it is met: what subcommands can say more of, they have said
         try:
             sys.stdout.flush()
@@ -50,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(said, file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     return status
 
 
@@ -74,7 +72,7 @@ def _add_doctor(commands: Any) -> None:
         description="Look at the GPU, its driver, torch and NVIDIA Apex, and say in one sentence each what is missing "
         "or broken and how to mend it.",
         epilog="Exit status: 0 if nothing is broken (a GPU or Apex may be missing: what needs them is skipped), "
-        f"{CANNOT_ANSWER} if something is there and does not work.",
+        f"{UNANSWERED} if something is there and does not work, or what --require names is not there.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object: header, broken, findings")
     parser.add_argument("--require", default="", metavar="WHAT[,WHAT]", help="cuda, apex: what must be there too")
@@ -82,9 +80,9 @@ def _add_doctor(commands: Any) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    required = [each for each in arguments.require.split(",") if each]
-    if unknown := sorted(set(required) - {"cuda", "apex"}):
-        print(f"fuseproof doctor: --require={unknown[0]}: known are apex, cuda.", file=sys.stderr)
+    required = requirements(arguments.require)
+    if fault := requirement_fault(required, HARDWARE):
+        print(f"fuseproof doctor: {fault}.", file=sys.stderr)
         return USAGE_ERROR
     os.environ.pop(apex_probe.VOUCHED, None)  # the doctor looks for himself
     report = preflight.examine()
@@ -92,7 +90,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     unmet = preflight.unmet(required)
     for sentence in unmet:
         print(f"required: {sentence}", file=sys.stderr)
-    return CANNOT_ANSWER if report.broken or unmet else 0
+    return UNANSWERED if report.broken or unmet else 0
 
 
 if __name__ == "__main__":

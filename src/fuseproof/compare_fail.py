@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fuseproof.bookkeeping import Bookkeeper
-from fuseproof.verdicts.verdict import FAILED_STATUS, UNANSWERED_STATUS
+from fuseproof.requirements import requirements
+from fuseproof.statuses import REGRESSED, UNANSWERED
 
 __all__ = ["compare_fail"]
 
@@ -17,16 +18,16 @@ def compare_fail(session: pytest.Session, book: Bookkeeper) -> None:
     if benchmarks.performance_regressions:
         book.notes += [f"REGRESSED {name}: {finding}" for name, finding in benchmarks.performance_regressions]
         benchmarks.performance_regressions.clear()
-        status = FAILED_STATUS
+        status = REGRESSED
     elif _compared_nothing_but_must(session.config):
         book.notes.append("baseline required: no stored run holds any of these benchmarks")
         benchmarks.compare_fail = []  # else pytest-benchmark raises a usage error
-        status = UNANSWERED_STATUS
-    if session.exitstatus in (pytest.ExitCode.OK, UNANSWERED_STATUS) and status:
+        status = UNANSWERED
+    if session.exitstatus in (pytest.ExitCode.OK, UNANSWERED) and status:
         session.exitstatus = status
 
 
 def _compared_nothing_but_must(config: pytest.Config) -> bool:
     benchmarks = config._benchmarksession  # type: ignore[attr-defined]
-    demanded = "baseline" in config.option.fuseproof_require.split(",") or config.option.benchmark_compare_fail
+    demanded = "baseline" in requirements(config.option.fuseproof_require) or config.option.benchmark_compare_fail
     return bool(demanded and benchmarks.benchmarks and not any(benchmarks.compared_mapping.values()))

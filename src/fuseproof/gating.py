@@ -25,10 +25,12 @@ from fuseproof.gate.settings import GateSettings
 from fuseproof.gate.waivers import load_waivers
 from fuseproof.history import HistoryError
 from fuseproof.replicates import Replicates
+from fuseproof.requirements import requirements
+from fuseproof.statuses import UNANSWERED
 from fuseproof.tonight import Tonight
 from fuseproof.trusted import find_trusted, trusted_fault
 from fuseproof.verdicts.recorded import tests_by_key, values_of
-from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Mark, Outcome, Reason, Waiver
+from fuseproof.verdicts.verdict import Mark, Outcome, Reason, Waiver
 
 __all__ = ["Gate"]
 
@@ -100,7 +102,7 @@ class Gate:
             config.rootpath,
             option.fuseproof_replicates,
             path,
-            "gate" in option.fuseproof_require.split(","),
+            "gate" in requirements(option.fuseproof_require),
             [fault] if fault is not None else [],
         )
 
@@ -194,7 +196,7 @@ class Gate:
     def _nothing_run(self, session: pytest.Session) -> None:
         """Say that nothing was to be run: what nobody has tried to measure is not missing."""
         if self.required and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = UNANSWERED_STATUS
+            session.exitstatus = UNANSWERED
         self._conclude(["gate: nothing judged: no test was to be run"], {"verdicts": [], "controls": []}, [])
 
     def _not_judged(self, session: pytest.Session, own: dict[str, Any] | None, ledger: Ledger) -> None:

@@ -25,15 +25,15 @@ from fuseproof.order import Order
 from fuseproof.parity import summary
 from fuseproof.parity.deselected import DESELECTED
 from fuseproof.phases import PHASES
+from fuseproof.requirements import requirements
 from fuseproof.selection import is_timed
+from fuseproof.statuses import UNANSWERED
 from fuseproof.terminal import end_dots, say
-from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 
 BOOKKEEPER = pytest.StashKey[Bookkeeper]()
 GATE = pytest.StashKey[Gate]()
 ORDER = pytest.StashKey[Order]()
 _BEGUN_S = pytest.StashKey[float]()
-_NOT_ANSWERED = 21
 CANDIDATES = pytest.StashKey[Mapping[str, Mapping[str, Any]]]()
 
 
@@ -97,11 +97,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     with PHASES.phase("history"):
         book.require_open_night()
         book.find_baselines()
-    required = [each for each in config.option.fuseproof_require.split(",") if each]
+    required = requirements(config.option.fuseproof_require)
     if config.option.benchmark_compare_fail and "baseline" not in required:
         required.append("baseline")  # without one pytest-benchmark would run everything and end in a traceback
     if sentences := book.unmet(required):
-        pytest.exit("\n".join(sentences), returncode=UNANSWERED_STATUS)
+        pytest.exit("\n".join(sentences), returncode=UNANSWERED)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -14,14 +14,12 @@ from typing import Any
 
 from fuseproof.config import load_settings
 from fuseproof.processes import Terminated, terminable
+from fuseproof.requirements import HARDWARE, requirement_fault, requirements
+from fuseproof.statuses import CRASHED, INTERRUPTED, USAGE_ERROR
 from fuseproof.tables import ConfigError
 
 __all__ = ["add", "joined_status"]
 
-_USAGE_ERROR = 2
-_INTERRUPTED = 130  # as a shell says it
-_CRASHED = 3  # pytest's status of an internal error; a part that a signal killed has none of its own
-_NO_TESTS = 5
 _ANSWERS = (1, 20, 21, 0)
 """The statuses of a session that ran to its end, in the order of what matters: parity, slower, not answered."""
 
@@ -34,7 +32,7 @@ def add(commands: Any) -> None:
         description="Run `fuseproof doctor`, then all tests on all cores (is it right?), then the benchmarks alone, "
         "several fresh processes of them, and the gate. Each part runs whatever the ones before it said.",
         epilog="Exit status: that of a part that crashed or was used wrongly; else the first that applies: 1 a test "
-        "failed, 20 REGRESSED, 21 not answered, 0.",
+        "failed, 20 REGRESSED, 21 not answered, 0; 130 if interrupted.",
     )
     parser.add_argument(
         "--require", default="", metavar="WHAT[,WHAT]", help="cuda, apex, baseline, gate: as for pytest"
@@ -62,15 +60,17 @@ def _run(arguments: argparse.Namespace) -> int:
             )
         if arguments.replicates is not None and arguments.replicates < 1:
             raise ConfigError(f"--replicates {arguments.replicates}: a night has at least one process")
+        if fault := requirement_fault(requirements(arguments.require)):
+            raise ConfigError(fault)
         if arguments.reports is not None:
             arguments.reports.mkdir(parents=True, exist_ok=True)
     except ConfigError as error:
         print(f"fuseproof nightly: {error}", file=sys.stderr)
-        return _USAGE_ERROR
+        return USAGE_ERROR
     except OSError as error:
         why = f"--reports {arguments.reports}: is no folder and cannot be made one ({error.strerror or error})"
         print(f"fuseproof nightly: {why}; give another", file=sys.stderr)
-        return _USAGE_ERROR
+        return USAGE_ERROR
     replicates = settings.gate.replicates if arguments.replicates is None else arguments.replicates
     with tempfile.TemporaryDirectory(prefix="fuseproof-", ignore_cleanup_errors=True) as scratch:
         verdicts = None if settings.gate.mode == "off" else (arguments.reports or Path(scratch)) / "gate.json"
@@ -93,15 +93,15 @@ def _night(parts: Mapping[str, list[str]], verdicts: Path | None) -> int:
             except Terminated:
                 part.terminate()  # this signal was sent to one process
                 part.wait()
-                return _INTERRUPTED
+                return INTERRUPTED
             except KeyboardInterrupt:
                 part.wait()  # it has got the signal too, and says and saves what it has
-                return _INTERRUPTED
+                return INTERRUPTED
         took = f"{time.monotonic() - begun_s:.0f} s"
         print(f"nightly: {name} ended with status {statuses[name]} after {took}", flush=True)
     if verdicts is not None and statuses.get("gate") == 0 and not verdicts.exists():
         print("nightly: gate ended before it had judged anything: something in it ended its process; run it by itself")
-        statuses["gate"] = _CRASHED
+        statuses["gate"] = CRASHED
     status = joined_status(statuses.values())
     print(f"nightly: {', '.join(f'{name} {part}' for name, part in statuses.items())}; status {status}")
     return status
@@ -109,15 +109,15 @@ def _night(parts: Mapping[str, list[str]], verdicts: Path | None) -> int:
 
 def _parts(arguments: argparse.Namespace, replicates: int, verdicts: Path | None) -> dict[str, list[str]]:
     """Return the command of each part."""
-    required = [each for each in arguments.require.split(",") if each]
-    hardware = [each for each in required if each in ("cuda", "apex")]
+    required = requirements(arguments.require)
+    hardware = [each for each in required if each in HARDWARE]
     pytest = [sys.executable, "-m", "pytest", *arguments.paths]
     reports = arguments.reports
     return {
         "doctor": [sys.executable, "-m", "fuseproof", "doctor", *_option("--require", hardware)],
         "parity": [
             *pytest,
-            *("-n", arguments.workers, "--dist", "worksteal"),
+            *("--benchmark-disable", "-n", arguments.workers, "--dist", "worksteal"),
             *_option("--fuseproof-require", hardware),
             *([f"--junitxml={reports / 'parity.xml'}"] if reports else []),
         ],
@@ -147,5 +147,5 @@ def joined_status(statuses: Iterable[int]) -> int:
     statuses = list(statuses)
     crashed = next((status for status in statuses if status not in _ANSWERS), None)
     if crashed is not None:
-        return crashed if crashed > 0 else _CRASHED
+        return crashed if crashed > 0 else CRASHED
     return next(answer for answer in _ANSWERS if answer in statuses)

@@ -25,7 +25,7 @@ FROM_FILES = {
         if name.partition(".")[0] in {"gate", "verdicts"}
     },
     **dict.fromkeys(("digest", "history", "index", "record_schema", "report"), WITHOUT_NUMPY),
-    **dict.fromkeys(("run_file", "run_schema", "storage"), WITHOUT_NUMPY),
+    **dict.fromkeys(("run_file", "run_schema", "statuses", "storage"), WITHOUT_NUMPY),
     # `fuseproof doctor` runs where nothing is installed properly.
     "gate.commands": WITHOUT_NUMPY | {"filelock"},
     # Read at the start of every pytest session, in repositories too that have nothing to do with us.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuseproof.config import ConfigError, Settings, load_settings
 from fuseproof.gate.waivers import load_waivers
+from fuseproof.statuses import UNANSWERED, USAGE_ERROR
 from fuseproof.storage import HistoryError, shown
 
 if TYPE_CHECKING:
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_accept", "add_check", "add_show"]
 
-CANNOT_ANSWER = 21
 """The status of a command that cannot answer the question it was asked."""
 
-_USAGE_ERROR = 2  # argparse's own
 
 _STATUSES = (
     "Exit status: 20 if something is REGRESSED and no waiver covers it; 21 if the question cannot be answered: "
@@ -116,7 +115,7 @@ def _explained(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.N
             return run(arguments)
         except (HistoryError, ConfigError) as error:
             print(f"fuseproof {arguments.command}: {error}", file=sys.stderr)
-            return CANNOT_ANSWER
+            return UNANSWERED
 
     return explained
 
@@ -192,7 +191,7 @@ def _show(arguments: argparse.Namespace) -> int:
         if arguments.metric not in (None, *known):
             said = f"no benchmark here has a metric {arguments.metric!r}; known are {', '.join(known) or 'none'}"
             print(f"fuseproof show: {said}", file=sys.stderr)
-            return _USAGE_ERROR
+            return USAGE_ERROR
         found = [each for each in found if arguments.metric in (None, each.metric)]
         lines, document = trend.power_lines(found), {"benchmarks": trend.to_json(found)}
     else:

@@ -10,8 +10,9 @@ from typing import Any
 
 from fuseproof.gate.remarks import remarks
 from fuseproof.gate.session import GateSession
+from fuseproof.statuses import UNANSWERED
 from fuseproof.verdicts.night import Night, is_share
-from fuseproof.verdicts.verdict import SUITE, UNANSWERED_STATUS, Outcome, Pair, Verdict, closing_line, in_percent
+from fuseproof.verdicts.verdict import SUITE, Outcome, Pair, Verdict, closing_line, in_percent
 
 __all__ = ["CALIBRATE", "aligned", "night_label", "shown_value", "table_lines", "to_json"]
 
@@ -88,7 +89,7 @@ def _failed_controls(session: GateSession) -> list[str]:
     failed = dict.fromkeys(each.name for each in session.controls if not each.passed)
     if not failed:
         return []
-    said = f"control failed: {', '.join(failed)} (by itself status {UNANSWERED_STATUS})"
+    said = f"control failed: {', '.join(failed)} (by itself status {UNANSWERED})"
     return [said, *([_IF_NOISE] if any(name.startswith(_BY_NOISE) for name in failed) else [])]
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from fuseproof.gate.records import NightRecord, Recall
 from fuseproof.gate.settings import GateSettings
 from fuseproof.gate.waivers import unknown_waivers
+from fuseproof.statuses import UNANSWERED
 from fuseproof.verdicts.controls import (
     Plant,
     Planting,
@@ -23,7 +24,6 @@ from fuseproof.verdicts.night import Night, Values
 from fuseproof.verdicts.nightly import ConfirmPlan, Evidence, confirm_plan, judge, screen
 from fuseproof.verdicts.screening import Screening, reference_night
 from fuseproof.verdicts.verdict import (
-    UNANSWERED_STATUS,
     Control,
     Mark,
     Outcome,
@@ -202,7 +202,7 @@ class GateSession:
         if self.settings.mode != "fail":
             return 0
         status = exit_status(self.verdicts, self.controls, required_gate=required_gate)
-        return UNANSWERED_STATUS if status == 0 and required_gate and not self.judged[0] else status
+        return UNANSWERED if status == 0 and required_gate and not self.judged[0] else status
 
     @property
     def judged(self) -> tuple[int, int]:

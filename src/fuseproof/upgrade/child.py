@@ -15,6 +15,7 @@ from fuseproof import apex_probe
 from fuseproof.history import History
 from fuseproof.order import Order
 from fuseproof.processes import ChildError, ending, last_words, run_process
+from fuseproof.statuses import NO_TESTS, TESTS_RAN, USED_WRONGLY
 from fuseproof.tables import ConfigError
 from fuseproof.unmeasured import Unmeasured, read_unmeasured
 from fuseproof.upgrade.environment import WARNINGS, Environment
@@ -25,8 +26,6 @@ __all__ = ["Child"]
 _FIRST_LIMIT_S = 3600.0  # the largest suites take minutes, and compiling everything anew some more
 _LEAST_LIMIT_S = 600.0
 _LIMIT_TIMES = 10  # as long as the longest before: one that hangs must not hold the others up for ever
-_TESTS_RAN = (0, 1)  # pytest's statuses: all passed, some failed
-_USAGE, _NO_TESTS = 4, 5
 
 
 @dataclass
@@ -118,15 +117,15 @@ class Child:
 
     def _document(self, arm: str, status: int | None, output: str, storage: Path) -> dict[str, Any]:
         words = last_words(output)
-        if status == _USAGE:
+        if status == USED_WRONGLY:
             raise ConfigError(f"{arm}: pytest refuses: {words.removeprefix('ERROR: ')}")
-        if status == _NO_TESTS:
+        if status == NO_TESTS:
             skipped = {}
             with suppress(ChildError):
                 skipped = self._unmeasured(arm, storage).skipped
             why = "".join(f"; {test} is skipped: {reason}" for test, reason in skipped.items())
             raise ConfigError(f"{arm}: no benchmark is selected by {self.plan.selection}{why}")
-        if status not in _TESTS_RAN:
+        if status not in TESTS_RAN:
             raise ChildError(f"{arm}: {ending(status)}: {words}")
         history = History(storage)
         machines = history.machines()

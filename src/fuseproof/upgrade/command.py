@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuseproof import gpu
 from fuseproof.processes import side_by_side
+from fuseproof.statuses import INTERRUPTED, USAGE_ERROR
 from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
 from fuseproof.upgrade.asked import Asked, about, add_common, variables
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
-_USAGE_ERROR = 2
-_INTERRUPTED = 130  # as a shell says it
 _FOLDER = "fuseproof-upgrade"
 _FILES = ("json", "markdown", "html")
 _MOST_WORKERS = 8  # of parity: on an H200 more of them wait for the GPU
@@ -75,8 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
         _tell(upgrade, files)
     except (ConfigError, HistoryError, UpgradeError) as error:
         print(f"fuseproof upgrade: {error}", file=sys.stderr)
-        return _USAGE_ERROR
-    return _INTERRUPTED if upgrade.interrupted else upgrade.status
+        return USAGE_ERROR
+    return INTERRUPTED if upgrade.interrupted else upgrade.status
 
 
 def _workers(asked: str | None) -> int:

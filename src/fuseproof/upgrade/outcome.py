@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fuseproof.verdicts.verdict import FAILED_STATUS, UNANSWERED_STATUS, Outcome, Pair, Verdict, exit_status
+from fuseproof.statuses import REGRESSED, TESTS_FAILED, UNANSWERED
+from fuseproof.verdicts.verdict import Outcome, Pair, Verdict, exit_status
 
 if TYPE_CHECKING:
     from fuseproof.upgrade.environment import Examined
     from fuseproof.upgrade.parity_change import ParityChange
     from fuseproof.upgrade.skipped import Skipped
 
-__all__ = ["PARITY_STATUS", "Upgrade"]
-
-PARITY_STATUS = 1
+__all__ = ["Upgrade"]
 
 
 @dataclass(frozen=True)
@@ -58,5 +57,5 @@ class Upgrade:
         parity = 0 if self.parity is None else self.parity.status
         # A benchmark that only the new environment has is nothing to switch back for.
         asked = [verdict for verdict in self.verdicts if verdict.outcome is not Outcome.NEW]
-        found = {parity, exit_status(asked, required_gate=True), 0 if asked else UNANSWERED_STATUS}
-        return next((status for status in (PARITY_STATUS, FAILED_STATUS, UNANSWERED_STATUS) if status in found), 0)
+        found = {parity, exit_status(asked, required_gate=True), 0 if asked else UNANSWERED}
+        return next((status for status in (TESTS_FAILED, REGRESSED, UNANSWERED) if status in found), 0)

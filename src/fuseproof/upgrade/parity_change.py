@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from fuseproof.statuses import TESTS_FAILED, UNANSWERED
 from fuseproof.upgrade.parity_run import ABSENT, ENDLESS, WRONG, Case, ParityRun
 from fuseproof.upgrade.skipped import Skipped, by_reason, in_words
 
@@ -100,8 +101,8 @@ class ParityChange:
     def status(self) -> int:
         """1 if the new environment is wrong where the old one was not, or more so, 21 if nobody can know, else 0."""
         if self.newly_failing or self.defects_gained or self.worsened:
-            return 1
-        return 21 if self.vanished or self.failing_otherwise or not self.compared else 0
+            return TESTS_FAILED
+        return UNANSWERED if self.vanished or self.failing_otherwise or not self.compared else 0
 
     @property
     def sentence(self) -> str:

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from fuseproof.processes import side_by_side, terminable
+from fuseproof.statuses import UNANSWERED
 from fuseproof.upgrade.asked import Asked
 from fuseproof.upgrade.bank import Bank
 from fuseproof.upgrade.environment import Examined, UpgradeError
 from fuseproof.upgrade.lanes import VISIBLE, lanes
 from fuseproof.upgrade.parity_change import ParityChange, compare
 from fuseproof.upgrade.parity_run import SCHEMA, ParityRun, measure_parity, read_run
-from fuseproof.verdicts.verdict import UNANSWERED_STATUS
 
 __all__ = ["parity"]
 
@@ -57,7 +57,7 @@ def parity(
         which = f" -k {asked.keyword!r}" * bool(asked.keyword)
         raise UpgradeError(f"no parity case fits {' '.join(asked.tests)}{which}: widen it, or give --no-parity")
     change = compare(old, new)
-    if not change.compared and change.status == UNANSWERED_STATUS:
+    if not change.compared and change.status == UNANSWERED:
         say("parity: no case ran in both, so the answer will be 'Not decided': widen -k, or give --no-parity")
     return change
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fuseproof.statuses import UNANSWERED
 from fuseproof.upgrade.bank import Trial, words_by_test
 from fuseproof.upgrade.comparison import middle
 from fuseproof.upgrade.skipped import skipped_everywhere
@@ -17,7 +18,7 @@ from fuseproof.verdicts.looks import LOOKS
 from fuseproof.verdicts.night import fault_of
 from fuseproof.verdicts.recorded import Process, process_of, tests_by_key
 from fuseproof.verdicts.rules import Kind, Rule
-from fuseproof.verdicts.verdict import UNANSWERED_STATUS, Pair
+from fuseproof.verdicts.verdict import Pair
 
 __all__ = ["HOST", "Contestant", "Row", "Standings", "rank"]
 
@@ -92,7 +93,7 @@ class Standings:
         """21 if nothing was compared, a test failed, or a time but the host's is undecided; else 0, whoever wins."""
         judged = [row.standing for row in self.rows if row.standing is not None and row.metric != HOST]
         unknown = not judged or bool(self.failed) or any(standing.place is Place.UNDECIDED for standing in judged)
-        return UNANSWERED_STATUS if unknown else 0
+        return UNANSWERED if unknown else 0
 
 
 @dataclass

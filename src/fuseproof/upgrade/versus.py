@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseproof import gpu
+from fuseproof.statuses import INTERRUPTED, USAGE_ERROR
 from fuseproof.storage import HistoryError
 from fuseproof.tables import ConfigError
 from fuseproof.upgrade.asked import Asked, about, add_common
@@ -20,8 +21,6 @@ from fuseproof.upgrade.files import add_files, as_json, files_of, write
 
 __all__ = ["add"]
 
-_USAGE_ERROR = 2
-_INTERRUPTED = 130  # as a shell says it
 _FOLDER = "fuseproof-versus"
 _FILES = ("json", "markdown")
 _ARM = "here"
@@ -55,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return _compare(Asked.of(arguments), names, files_of(arguments, _FILES))
     except (ConfigError, HistoryError, UpgradeError) as error:
         print(f"fuseproof versus: {error}", file=sys.stderr)
-        return _USAGE_ERROR
+        return USAGE_ERROR
 
 
 def _compare(asked: Asked, names: list[str], files: Mapping[str, Path]) -> int:
@@ -85,4 +84,4 @@ def _compare(asked: Asked, names: list[str], files: Mapping[str, Path]) -> int:
     }
     for kind, path in files.items():
         write(path, texts[kind])
-    return _INTERRUPTED if measured.interrupted else standings.status
+    return INTERRUPTED if measured.interrupted else standings.status

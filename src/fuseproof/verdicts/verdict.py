@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from fuseproof.statuses import REGRESSED, UNANSWERED
+
 __all__ = [
     "SUITE",
     "Control",
@@ -35,9 +37,6 @@ __all__ = [
 
 SUITE = "*"
 """The key of a verdict on all benchmarks of a metric together."""
-
-FAILED_STATUS = 20
-UNANSWERED_STATUS = 21
 
 
 class Outcome(StrEnum):
@@ -264,13 +263,13 @@ def exit_status(verdicts: Iterable[Verdict], controls: Iterable[Control] = (), *
     """
     verdicts = list(verdicts)
     if any(each.outcome is Outcome.REGRESSED and not each.waived for each in verdicts):
-        return FAILED_STATUS
+        return REGRESSED
     unanswered = {Outcome.INVALID, Outcome.MISSING}
     if required_gate:
         unanswered |= {Outcome.NEW, Outcome.INCONCLUSIVE, Outcome.UNGATEABLE}
     if any(each.outcome in unanswered or Reason.HELD in each.reasons for each in verdicts):
-        return UNANSWERED_STATUS
-    return 0 if all(control.passed for control in controls) else UNANSWERED_STATUS
+        return UNANSWERED
+    return 0 if all(control.passed for control in controls) else UNANSWERED
 
 
 def closing_line(verdicts: Iterable[Verdict]) -> str:

@@ -1,15 +1,15 @@
 """How often does the gate cry wolf on one machine, and what does it see? Measured, in parts, and evaluated from files.
 
-    python docs/gate_protocol.py run FOLDER --lease monday --copies PYTHON_A PYTHON_B --processes 10 --minutes 9
-    python docs/gate_protocol.py run FOLDER --lease monday --processes 3 --planted --gpus 0 1
-    python docs/gate_protocol.py import BANK FOLDER --lease monday
+    python docs/gate_protocol.py run FOLDER --visit monday --copies PYTHON_A PYTHON_B --processes 10 --minutes 9
+    python docs/gate_protocol.py run FOLDER --visit monday --processes 3 --planted --gpus 0 1
+    python docs/gate_protocol.py import BANK FOLDER --visit monday
     python docs/gate_protocol.py evaluate FOLDER [FILE.jsonl.gz ...]
     python docs/gate_protocol.py pack FOLDER FILE.jsonl.gz
 
 `run` adds one small file for each fresh process to FOLDER: processes of two copies of one environment in the order
 ABBA, or, planted, processes in which each benchmark also carries a slow-down of 1, 2 or 3 % in a Latin square. With
 several GPUs each has a process at a time and an order of its own. It can be stopped at any time and goes on where the
-folder ends: on another day, in another lease. Nothing is saved into a history.
+folder ends: on another day, on another visit. Nothing is saved into a history.
 
 `import` adds the processes of a folder of `fuseproof upgrade` between two copies of one environment: old is copy A, new
 is copy B. So the same processes show that an upgrade which changes nothing passes, and how often the gate cries wolf.
@@ -64,7 +64,7 @@ TIMES = ("device_time_ns", "iteration_time_ns")
 LIMIT_S = 600.0
 INTERRUPTED = 130  # as a shell says it
 ARMS = {"old": "A", "new": "B"}
-LEASE = re.compile(r"[A-Za-z0-9_.]+")
+VISIT = re.compile(r"[A-Za-z0-9_.]+")
 WAYS = {False: "alone", True: "in pairs"}
 VOUCHED: dict[str, dict[str, str]] = {}  # by interpreter: what spares its later processes a look at Apex
 EXPECTED = 0.05  # of the decisions of unchanged nights, above a one-sided 5 % limit
@@ -76,7 +76,7 @@ class Process:
 
     Attributes:
         copy: "A" or "B".
-        lease: on which loan of a machine, or day.
+        visit: on which visit to a machine, or day.
         gpu: on which of its GPUs.
         ended: when, as an ISO date.
         night: its values, as the gate reads them.
@@ -86,7 +86,7 @@ class Process:
     """
 
     copy: str
-    lease: str
+    visit: str
     gpu: str
     ended: str
     night: Night
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = arguments.gpus[0]
     kind, board = "planted" if arguments.planted else "aa", arguments.gpus[0] if arguments.gpus else "0"
-    stem = f"{kind}-{arguments.lease}-gpu{board}-"
+    stem = f"{kind}-{arguments.visit}-gpu{board}-"
     end_s = time.monotonic() + 60 * arguments.minutes
     longest_s = 0.0
     for _ in range(arguments.processes):
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
         document = _measure(arguments, arguments.copies[copy == "B"], plants)
         seconds = time.monotonic() - begun_s
         longest_s = max(longest_s, seconds)
-        about = {"copy": copy, "lease": arguments.lease, "gpu": board, "seconds": round(seconds, 1)}
+        about = {"copy": copy, "visit": arguments.visit, "gpu": board, "seconds": round(seconds, 1)}
         _write(arguments.folder / f"{stem}{number:04d}.json", _reduced(document, about))
         print(f"GPU {board}: {kind} process {number} (copy {copy}): {seconds:.1f} s", flush=True)
     return 0
@@ -185,11 +185,11 @@ def take(arguments: argparse.Namespace) -> int:
         block = document["upgrade"]
         about = {
             "copy": ARMS[block["arm"]],
-            "lease": arguments.lease,
+            "visit": arguments.visit,
             "gpu": str(block["gpu"]),
             "seconds": round(block["seconds"], 1),
         }
-        name = f"aa-{arguments.lease}-gpu{block['gpu']}-pair{block['pair']:04d}{about['copy']}.json"
+        name = f"aa-{arguments.visit}-gpu{block['gpu']}-pair{block['pair']:04d}{about['copy']}.json"
         added += _write(arguments.folder / name, _reduced(document, about))
     print(f"{added} of {len(measured)} processes added to {arguments.folder}, the others were there")
     return 0
@@ -235,7 +235,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> bool:
         os.link(temporary, path)  # never replaces what another process has written
     except FileExistsError:
         if path.read_text(encoding="utf-8") != text:
-            raise SystemExit(f"{path} is another process of this name: give another --lease") from None
+            raise SystemExit(f"{path} is another process of this name: give another --visit") from None
         return False
     finally:
         temporary.unlink()
@@ -248,7 +248,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> bool:
 def read(folders: Sequence[Path], kind: str, *, boards: bool = False, without: str = "") -> list[Process]:
     """Return the processes of a kind, "aa" or "planted", in folders and packed ones: GPU by GPU, as they ran there.
 
-    With `boards` those that do not say which GPU they ran on are told apart by lease and number. Benchmarks with
+    With `boards` those that do not say which GPU they ran on are told apart by visit and number. Benchmarks with
     `without` in their keys are left out.
     """
     found = []
@@ -266,11 +266,11 @@ def read(folders: Sequence[Path], kind: str, *, boards: bool = False, without: s
         }
         about, night = document["process"], night_of(name, [document])
         if boards and not night.boards:
-            night = replace(night, boards=frozenset({f"{about['lease']} {about['gpu']}"}))
-        where = about["copy"], about["lease"], about["gpu"]
+            night = replace(night, boards=frozenset({f"{about['visit']} {about['gpu']}"}))
+        where = about["copy"], about["visit"], about["gpu"]
         found.append(Process(*where, document["datetime"], night, planted, about["seconds"]))
-    begun = {lease: min(each.ended for each in found if each.lease == lease) for lease in {p.lease for p in found}}
-    return sorted(found, key=lambda process: (begun[process.lease], process.lease, process.gpu, process.ended))
+    begun = {visit: min(each.ended for each in found if each.visit == visit) for visit in {p.visit for p in found}}
+    return sorted(found, key=lambda process: (begun[process.visit], process.visit, process.gpu, process.ended))
 
 
 def _documents(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -386,7 +386,7 @@ def _pairs_after(processes: Sequence[Process], index: int) -> list[tuple[Process
     place = 0
     while place + 1 < len(processes):
         one, two = processes[place : place + 2]
-        if (one.lease, one.gpu) != (two.lease, two.gpu) or one.copy == two.copy:
+        if (one.visit, one.gpu) != (two.visit, two.gpu) or one.copy == two.copy:
             place += 1
             continue
         if {id(one), id(two)} <= whole:
@@ -408,17 +408,17 @@ def evaluate(folders: Sequence[Path], *, boards: bool = False, without: str = ""
     if len(processes) < LEAST:
         yield f"{len(processes)} A/A processes: fewer than {LEAST} judge nothing"
         return
-    leases = sorted({process.lease for process in processes})
+    visits = sorted({process.visit for process in processes})
     keys = sorted({pair.key for process in processes for pair in process.values})
     seconds = statistics.median(process.seconds for process in processes)
-    yield f"{len(processes)} A/A processes of {len(keys)} benchmarks in {len(leases)} leases, {seconds:.1f} s each"
+    yield f"{len(processes)} A/A processes of {len(keys)} benchmarks in {len(visits)} visits, {seconds:.1f} s each"
     yield from _noise_lines(processes)
     judged = {paired: [_judged(processes, index, paired) for index in range(len(processes))] for paired in WAYS}
-    groups = list(dict.fromkeys((process.lease, process.gpu) for process in processes))
-    for lease, board in groups:
-        places = [place for place, each in enumerate(processes) if (each.lease, each.gpu) == (lease, board)]
+    groups = list(dict.fromkeys((process.visit, process.gpu) for process in processes))
+    for visit, board in groups:
+        places = [place for place, each in enumerate(processes) if (each.visit, each.gpu) == (visit, board)]
         chosen = {paired: [found[place] for place in places] for paired, found in judged.items()}
-        yield from _group_lines(f"lease {lease}, GPU {board}", chosen)
+        yield from _group_lines(f"visit {visit}, GPU {board}", chosen)
     yield from _group_lines("all", judged)
     for paired, way in WAYS.items():
         for percent in ADDED_PERCENT:
@@ -493,7 +493,7 @@ def _share_error(nights: Sequence[Judged]) -> float:
 
 
 def _noise_lines(processes: Sequence[Process]) -> Iterator[str]:
-    """Between processes of one lease, between leases, between the copies: medians over the benchmarks."""
+    """Between processes of one visit, between visits, between the copies: medians over the benchmarks."""
     pairs = sorted({pair for process in processes for pair in process.values if pair.metric in TIMES})
     within, between, copies = [], [], []
     for pair in pairs:
@@ -502,7 +502,7 @@ def _noise_lines(processes: Sequence[Process]) -> Iterator[str]:
         arms: dict[str, list[float]] = {"A": [], "B": []}
         for process in processes:
             if process.night.name in logs:
-                groups.setdefault(process.lease, []).append(logs[process.night.name])
+                groups.setdefault(process.visit, []).append(logs[process.night.name])
                 arms[process.copy].append(logs[process.night.name])
         spreads = [statistics.variance(group) for group in groups.values() if len(group) > 1]
         if spreads:
@@ -511,8 +511,8 @@ def _noise_lines(processes: Sequence[Process]) -> Iterator[str]:
             between.append(statistics.stdev([statistics.fmean(group) for group in groups.values()]))
         if all(arms.values()):
             copies.append(statistics.median(arms["B"]) - statistics.median(arms["A"]))
-    yield f"sd between processes of one lease: {_spread(within)}"
-    yield f"sd between the means of leases: {_spread(between)}"
+    yield f"sd between processes of one visit: {_spread(within)}"
+    yield f"sd between the means of visits: {_spread(between)}"
     yield f"copy B over copy A: {_spread(copies)}"
 
 
@@ -583,8 +583,8 @@ def _planted_lines(processes: Sequence[Process]) -> Iterator[str]:
         yield f"planted, furthest off: {key} by {error:.2%}"
 
 
-def _lease(text: str) -> str:
-    if not LEASE.fullmatch(text):  # it is part of a file's name
+def _visit(text: str) -> str:
+    if not VISIT.fullmatch(text):  # it is part of a file's name
         raise argparse.ArgumentTypeError(f"{text!r}: a name of letters, digits, _ and .")
     return text
 
@@ -610,7 +610,7 @@ def main() -> int:
     takes.add_argument("folder", type=Path)
     takes.set_defaults(work=take)
     for command in (runs, takes):
-        command.add_argument("--lease", type=_lease, required=True, help="a name for this loan of the machine, or day")
+        command.add_argument("--visit", type=_visit, required=True, help="a name for this visit to a machine, or day")
     packs = commands.add_parser("pack", help="keep the files of a folder in one")
     packs.add_argument("folder", type=Path)
     packs.add_argument("file", type=Path)
@@ -619,7 +619,7 @@ def main() -> int:
     evaluates.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     evaluates.add_argument("--without", default="", metavar="TEXT", help="leave out benchmarks with it in their keys")
     evaluates.add_argument(
-        "--boards", action="store_true", help="each lease's GPU is a board of its own, where the files do not say"
+        "--boards", action="store_true", help="each visit's GPU is a board of its own, where the files do not say"
     )
     evaluates.set_defaults(work=_print_report)
     arguments = parser.parse_args()

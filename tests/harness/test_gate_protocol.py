@@ -32,7 +32,7 @@ def written(folder: Path, processes: int, benchmarks: int, sd: float, plants: fl
                 record["plant"] = {"size_ln": size_ln, "base_ns": 1e6, "planted_ns": 1e6 * seen}
             records.append({"extra_info": {"fuseproof": record}})
         document = {
-            "process": {"copy": "ABBA"[number // 2 % 4], "lease": "monday", "gpu": str(number % 2), "seconds": 25.0},
+            "process": {"copy": "ABBA"[number // 2 % 4], "visit": "monday", "gpu": str(number % 2), "seconds": 25.0},
             "datetime": f"2027-01-31T00:{number:02d}:00+00:00",
             "fuseproof": {"software": {"torch": "2"}},
             "benchmarks": records,
@@ -41,9 +41,9 @@ def written(folder: Path, processes: int, benchmarks: int, sd: float, plants: fl
     return folder
 
 
-def imported(bank: Path, folder: Path, lease: str, *, fails: bool = False) -> str:
+def imported(bank: Path, folder: Path, visit: str, *, fails: bool = False) -> str:
     """Import a bank through the command line; return what it said."""
-    command = [sys.executable, str(SCRIPT), "import", str(bank), str(folder), "--lease", lease]
+    command = [sys.executable, str(SCRIPT), "import", str(bank), str(folder), "--visit", visit]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert bool(ended.returncode) == fails, ended.stderr
     assert "Traceback" not in ended.stderr
@@ -60,15 +60,15 @@ def test_quiet_processes_are_not_blocked_and_additions_are_found(tmp_path: Path)
     """0.1 % between processes: no A/A night blocks, 5 % of decisions lie above their limit, +2 % is found in pairs."""
     folder = written(tmp_path / "folder", processes=24, benchmarks=10, sd=0.001)
     report = list(PROTOCOL["evaluate"]([folder]))
-    assert report[0] == "24 A/A processes of 10 benchmarks in 1 leases, 25.0 s each"
+    assert report[0] == "24 A/A processes of 10 benchmarks in 1 visits, 25.0 s each"
     shares = {
         found[1]: (int(found[2]), float(found[3]))
         for each in report
         if (found := re.fullmatch(r"(.+): \d+ processes, (\d+) decisions, .+ limit \((.+)%; expected 5.0%, .+\)", each))
     }
     assert {name: decisions for name, (decisions, _) in shares.items()} == {
-        "lease monday, GPU 0": 120,
-        "lease monday, GPU 1": 120,
+        "visit monday, GPU 0": 120,
+        "visit monday, GPU 1": 120,
         "all": 240,
     }
     assert 2 <= shares["all"][1] <= 8  # of 240 decisions: 5 +- 1.4
@@ -121,14 +121,14 @@ def test_gpus_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> N
         cores.clear()
         cores.update(chosen)
 
-    monkeypatch.setattr(sys, "argv", ["gate_protocol.py", "run", "folder", "--gpus", "0", "3", "--lease", "monday"])
+    monkeypatch.setattr(sys, "argv", ["gate_protocol.py", "run", "folder", "--gpus", "0", "3", "--visit", "monday"])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)}, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", pin, raising=False)
     monkeypatch.setattr(subprocess, "Popen", Worker)
     assert PROTOCOL["_side_by_side"](["0", "3"]) == 0
     assert started == {
-        ("--lease", "monday", "--gpus", "0"): {0, 1, 2, 3},
-        ("--lease", "monday", "--gpus", "3"): {4, 5, 6, 7},
+        ("--visit", "monday", "--gpus", "0"): {0, 1, 2, 3},
+        ("--visit", "monday", "--gpus", "3"): {4, 5, 6, 7},
     }
 
 
@@ -149,7 +149,7 @@ def bank(folder: Path, processes: Path, torch: str = "2") -> Path:
 
 
 def test_the_pairs_of_an_upgrade_are_imported_once(tmp_path: Path) -> None:
-    """Old is copy A, new is copy B; a second import adds nothing; a second bank needs a lease of its own."""
+    """Old is copy A, new is copy B; a second import adds nothing; a second bank needs a visit of its own."""
     wild = written(tmp_path / "wild", processes=16, benchmarks=10, sd=0.001)
     pairs = bank(tmp_path / "bank", wild)
     folder = tmp_path / "folder"
@@ -157,10 +157,10 @@ def test_the_pairs_of_an_upgrade_are_imported_once(tmp_path: Path) -> None:
     assert "0 of 16 processes added" in imported(pairs, folder, "monday")
     read = PROTOCOL["read"]([folder], "aa")
     assert [process.copy for process in read] == list("ABBA" * 4)
-    assert {(process.lease, process.gpu, process.seconds) for process in read} == {("monday", "1", 20.0)}
-    assert "lease monday, GPU 1: 16 processes" in line(folder, "lease monday, GPU 1: 16")
+    assert {(process.visit, process.gpu, process.seconds) for process in read} == {("monday", "1", 20.0)}
+    assert "visit monday, GPU 1: 16 processes" in line(folder, "visit monday, GPU 1: 16")
     other = bank(tmp_path / "other", written(tmp_path / "again", processes=16, benchmarks=9, sd=0.001))
-    assert "give another --lease" in imported(other, folder, "monday", fails=True)
+    assert "give another --visit" in imported(other, folder, "monday", fails=True)
     assert "16 of 16 processes added" in imported(other, folder, "tuesday")
 
 
@@ -220,18 +220,18 @@ def test_a_packed_folder_says_what_the_folder_says(tmp_path: Path) -> None:
 
 DATA = Path(__file__).parents[2] / "docs" / "data"
 EARLIER, LATER, LAST = (DATA / f"gate-h200-{day}.jsonl.gz" for day in ("20261129", "20261130", "20261130-later"))
-SPUN = "spun"  # candidates whose kernels were counted wrongly in the earlier leases
+SPUN = "spun"  # candidates whose kernels were counted wrongly in the earlier visits
 
 
 @pytest.fixture(scope="module")
 def measured() -> list[str]:
-    """Return the report on what was measured in two leases of two H200 each, on one day."""
+    """Return the report on what was measured in two visits of two H200 each, on one day."""
     return list(PROTOCOL["evaluate"]([EARLIER]))
 
 
 @pytest.fixture(scope="module")
 def on_nine_boards() -> list[str]:
-    """Return the report on that and on what five other boards measured in the next three leases."""
+    """Return the report on that and on what five other boards measured in the next three visits."""
     return list(PROTOCOL["evaluate"]([EARLIER, LATER, LAST], boards=True, without=SPUN))
 
 
@@ -272,7 +272,7 @@ def test_on_an_h200_slow_downs_were_found(
 
 @pytest.mark.parametrize(("boards", "blamed"), [(True, False), (False, True)], ids=["known", "not-known"])
 def test_a_slower_board_is_blamed_alone_if_nobody_knows_that_it_is_another(boards: bool, blamed: bool) -> None:
-    """The later lease's board lies up to 2.7 % above the others, which creep would be: measured, not made."""
+    """The later visit's board lies up to 2.7 % above the others, which creep would be: measured, not made."""
     processes = PROTOCOL["read"]([EARLIER, LATER], "aa", boards=boards, without=SPUN)
     left = PROTOCOL["leave_out"](processes, len(processes) - 1, paired=False, added={})
     said = {verdict.label for verdict in left.verdicts}
@@ -281,11 +281,11 @@ def test_a_slower_board_is_blamed_alone_if_nobody_knows_that_it_is_another(board
 
 
 def test_a_board_that_came_later_is_blamed_alone_if_nobody_knows_that_it_is_another() -> None:
-    """The rule was made after the third lease; of the fourth's boards one takes 2 % longer for torch's fused Adam."""
+    """The rule was made after the third visit; of the fourth's boards one takes 2 % longer for torch's fused Adam."""
     said: dict[bool, set[str]] = {}
     for boards in (True, False):
         processes = PROTOCOL["read"]([EARLIER, LATER, LAST], "aa", boards=boards, without=SPUN)
-        places = [place for place, each in enumerate(processes) if (each.lease, each.gpu) == ("four", "0")]
+        places = [place for place, each in enumerate(processes) if (each.visit, each.gpu) == ("four", "0")]
         left = [PROTOCOL["leave_out"](processes, place, paired=False, added={}) for place in places]
         said[boards] = {verdict.label for each in left for verdict in each.verdicts}
     assert "INCONCLUSIVE(HELD)" in said[False] - said[True]

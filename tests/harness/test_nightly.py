@@ -128,9 +128,10 @@ def test_a_night_whose_gate_is_off_says_so(project: Path, capfd: pytest.CaptureF
     ("arguments", "said"),
     [
         (["--replicates", "0"], "--replicates 0: a night has at least one process"),
+        (["--require=cuda,cdua"], "--require=cdua: known are apex, baseline, cuda, gate"),
         (["--reports", "test_op.py"], "--reports test_op.py: is no folder and cannot be made one (File exists)"),
     ],
-    ids=["no-process", "no-folder"],
+    ids=["no-process", "no-requirement", "no-folder"],
 )
 def test_a_night_that_cannot_be_is_not_begun(
     project: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
@@ -140,14 +141,16 @@ def test_a_night_that_cannot_be_is_not_begun(
     assert capsys.readouterr().err.startswith(f"fuseproof nightly: {said}")
 
 
-def test_a_night_of_real_parts(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_night_of_real_parts(project: Path, capfd: pytest.CaptureFixture[str], workers: int) -> None:
     """Doctor, parity on workers, then the gate on processes of its own: three are saved, and the reports are there."""
     (project / "test_op.py").write_text(
         f"import pytest\n\n@pytest.mark.fuseproof_gate\n{TEST}\ndef test_parity():\n    pass\n"
     )
-    assert main(["nightly", "--workers=1", "--reports=out", "test_op.py"]) == 0
+    assert main(["nightly", f"--workers={workers}", "--reports=out", "test_op.py"]) == 0
     said = capfd.readouterr().out
     assert "2 passed" in said
+    assert ["Legend:" in part for part in said.split("nightly: gate: ")] == [False, True]  # parity times nothing
     assert "1 passed, 1 deselected" in said
     assert "(selection: gate of test_op.py)" in said
     assert said.splitlines()[-1] == "nightly: doctor 0, parity 0, gate 0; status 0"
@@ -249,6 +252,41 @@ def test_a_calibration_that_selects_nothing_does_not_say_to_go_on(
     said = capsys.readouterr()
     assert "fuseproof calibrate: nothing was selected by test_op.py -k nosuch: " in said.err
     assert "to go on" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["test_op.py", "-n", "2"], "-n: give -n before what is to be run"),
+        (["test_op.py", "-n2"], "-n2: give -n before"),
+        (["test_op.py", "--night=x"], "--night=x: give --night before"),
+        (["test_op.py", "--benchmark-storage=x"], "--benchmark-storage=x: the processes of a night are counted where"),
+        (["nowhere.py"], "pytest refuses: file or directory not found: nowhere.py"),
+        (["test_op.py", "--nosuch"], "pytest refuses: "),
+    ],
+)
+def test_a_calibration_that_pytest_would_misunderstand_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    """The same command would fail again: one sentence, status 2, and no word of going on."""
+    assert main(["calibrate", *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert error.startswith(f"fuseproof calibrate: {said}")
+    assert "to go on" not in out
+
+
+def test_a_calibration_where_torch_is_broken_is_one_sentence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which machine this is knows torch; who can say more is named."""
+
+    def broken() -> None:
+        raise ImportError("libcudart.so.13: cannot open shared object file")
+
+    monkeypatch.setattr("fuseproof.machine.identify", broken)
+    assert main(["calibrate", "test_op.py"]) == 2
+    said = "libcudart.so.13: cannot open shared object file; `fuseproof doctor` says what to do"
+    assert capsys.readouterr().err == f"fuseproof calibrate: {said}\n"
 
 
 def test_options_without_a_path_follow_two_dashes(

@@ -391,8 +391,8 @@ def test_gateable_is_said_of_all_pairs(trial):
     assert tool["mde_ln"](decided, 24, 0.00995) < tool["mde_ln"](decided, 8, 0.00995) < decided.mde_ln
 
 
-@pytest.mark.parametrize("lease", ["one", "two"])
-def test_an_h200_beside_itself_is_never_slower(lease):
+@pytest.mark.parametrize("visit", ["one", "two"])
+def test_an_h200_beside_itself_is_never_slower(visit):
     """Sixteen processes of one environment on two GPUs, as they ran and dealt anew eight times: none is REGRESSED."""
     with gzip.open(DOCS / "data" / "gate-h200-20261129.jsonl.gz", "rt", encoding="utf-8") as lines:
         measured = dict(map(json.loads, lines))
@@ -402,7 +402,7 @@ def test_an_h200_beside_itself_is_never_slower(lease):
         about = document["process"]
         for benchmark in document["benchmarks"]:
             benchmark["fullname"] = record_of(benchmark)["key"]
-        if name.startswith("aa-") and about["lease"] == lease:
+        if name.startswith("aa-") and about["visit"] == visit:
             arm = {arms[about["copy"]]: {**document, "upgrade": {"failed": False, "seconds": about["seconds"]}}}
             found.setdefault((name[:-1], int(about["gpu"])), {}).update(arm)
     trials = [Trial(number, gpu, "old", arm) for number, ((_, gpu), arm) in enumerate(sorted(found.items()))]

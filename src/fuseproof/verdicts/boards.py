@@ -1,6 +1,6 @@
 """Which GPU of a model measured a night: two boards differ, and alone that is not to be told from a slow-down.
 
-One H200 takes longer for 25 of 32 kernels of 20 us and more than the GPUs of two earlier leases, by up to 2.7 %, and
+One H200 takes longer for 25 of 32 kernels of 20 us and more than the GPUs of two earlier visits, by up to 2.7 %, and
 copies 1 % slower; those agree within 0.4 % in the median, at most 1.5 % (docs/verdicts.md, section 12). Pairs need none
 of this: both arms run on one board.
 """

@@ -237,13 +237,13 @@ class Bookkeeper:
         self.notes.append(f"saved as {_shown(file.path)}")
 
     def unmet(self, requirements: list[str]) -> list[str]:
-        """Return a sentence for each requirement of ``--require`` that this machine or history does not meet.
+        """Return a sentence for each requirement of ``--fuseproof-require`` that this machine or history does not meet.
 
         Raises:
             pytest.UsageError: an unknown requirement.
 
         """
-        if fault := requirement_fault(requirements):
+        if fault := requirement_fault(requirements, option="--fuseproof-require"):
             raise pytest.UsageError(f"{fault}.")
         hardware = [each for each in requirements if each in HARDWARE]
         sentences = [f"{' and '.join(hardware)} required: {sentence}" for sentence in preflight.unmet(hardware)]

@@ -69,9 +69,9 @@ def _case(
     """Skip what takes too long for a night, expect the failures of the table beside the test."""
     full = request.config.option.fuseproof_full
     if candidate.compiled and not full:
-        pytest.skip(f"{candidate.name} runs only with --full")
+        pytest.skip(f"{candidate.name} runs only with --fuseproof-full")
     if request.node.get_closest_marker("huge") and not full:
-        pytest.skip("tensors of many GiB: only with --full")
+        pytest.skip("tensors of many GiB: only with --fuseproof-full")
     known = expect_defect(request, name, device, request.path.with_name(table))
     if candidate.compiled:
         torch.compiler.reset()  # after a few sets of shapes the compiler gives up, and eager code runs in silence

@@ -47,7 +47,7 @@ class Gate:
         notes: what can be told before anything runs: why nothing will be confirmed in pairs.
         replicates: screening processes tonight.
         json_path: where the verdicts are written as JSON; None for nowhere.
-        required: NEW, INCONCLUSIVE and UNGATEABLE are no answer either (``--require=gate``).
+        required: NEW, INCONCLUSIVE and UNGATEABLE are no answer either (``--fuseproof-require=gate``).
         lines: for the terminal's summary.
         document: all verdicts, as JSON holds them.
         tests: by key, the test of this session that has measured it.

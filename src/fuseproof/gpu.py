@@ -60,7 +60,6 @@ class GpuState:
     """One look at the GPU. A field that this board or driver does not report is None."""
 
     sm_clock_mhz: int | None
-    memory_clock_mhz: int | None
     temperature_c: int | None
     power_w: float | None
     throttle_reasons: tuple[str, ...] | None
@@ -237,7 +236,6 @@ def snapshot() -> GpuState | None:
     processes = ask(gpu.nvml, "nvmlDeviceGetComputeRunningProcesses", gpu.handle)
     return GpuState(
         sm_clock_mhz=gpu.ask("nvmlDeviceGetClockInfo", gpu.nvml.NVML_CLOCK_SM),
-        memory_clock_mhz=gpu.ask("nvmlDeviceGetClockInfo", gpu.nvml.NVML_CLOCK_MEM),
         temperature_c=gpu.ask("nvmlDeviceGetTemperature", gpu.nvml.NVML_TEMPERATURE_GPU),
         power_w=None if milliwatts is None else milliwatts / 1000,
         throttle_reasons=None if bits is None else tuple(word for bit, word in THROTTLE_REASONS.items() if bits & bit),

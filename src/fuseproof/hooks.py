@@ -44,7 +44,7 @@ def gather_candidates(config: pytest.Config) -> Mapping[str, Mapping[str, Any]]:
         gathered[fixture] = dict(known)
         for spec in getattr(config.option, f"fuseproof_{fixture}") or []:
             try:
-                record = bring(f"--{fixture.replace('_', '-')}", spec, gathered[fixture])
+                record = bring(f"--fuseproof-{fixture.replace('_', '-')}", spec, gathered[fixture])
             except BroughtError as error:
                 raise pytest.UsageError(str(error)) from None
             gathered[fixture][record.name] = record

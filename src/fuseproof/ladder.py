@@ -45,7 +45,7 @@ class Stage:
 
     @property
     def full(self) -> bool:
-        """Whether it runs only with ``--full``: the first five are the ladder, the others lie beyond it."""
+        """Whether it runs only with ``--fuseproof-full``: the first five are the ladder, the others lie beyond it."""
         return int(self.name.split("_")[0]) > 4
 
     @property

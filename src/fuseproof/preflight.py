@@ -22,7 +22,6 @@ from typing import Final, Literal
 from fuseproof import apex_probe, gpu, machine
 from fuseproof.phases import PHASES
 
-_NVIDIA_SUMMARY: Final = "PyTorch Extensions written by NVIDIA"
 _GET_APEX: Final = (
     "as the README of https://github.com/NVIDIA/apex says, or use NVIDIA's NGC PyTorch container, which ships it"
 )

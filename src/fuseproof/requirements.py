@@ -15,7 +15,9 @@ def requirements(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def requirement_fault(asked: Iterable[str], known: Iterable[str] = REQUIREMENTS) -> str | None:
-    """Return one sentence about the first requirement that is none, or None."""
+def requirement_fault(
+    asked: Iterable[str], known: Iterable[str] = REQUIREMENTS, *, option: str = "--require"
+) -> str | None:
+    """Return one sentence about the first requirement that is none, or None; `option` is who asks."""
     unknown = sorted(set(asked) - {*known})
-    return f"--require={unknown[0]}: known are {', '.join(sorted(known))}" if unknown else None
+    return f"{option}={unknown[0]}: known are {', '.join(sorted(known))}" if unknown else None

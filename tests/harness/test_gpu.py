@@ -14,7 +14,6 @@ GPUS = ("GPU-aaaa", "GPU-bbbb", "GPU-cccc")
 THROTTLED_BY_HEAT = 0x40 | 0x8
 QUIET = gpu.GpuState(
     sm_clock_mhz=1980,
-    memory_clock_mhz=3201,
     temperature_c=50,
     power_w=320.5,
     throttle_reasons=(),
@@ -255,7 +254,7 @@ def test_snapshot_without_support_is_empty(board):
     """What a board or driver does not support is None, and never an error."""
     board()
 
-    assert gpu.GpuState(None, None, None, None, None, "not checked") == gpu.snapshot()
+    assert gpu.GpuState(None, None, None, None, "not checked") == gpu.snapshot()
 
 
 def test_no_snapshot_without_a_gpu(monkeypatch):

@@ -1,4 +1,4 @@
-"""The implementations under test, as frozen records; this package alone imports Apex and Liger.
+"""The implementations under test, as frozen records; this package and `apex_probe`'s child import Apex and Liger.
 
 A record says what the implementation is called, where it runs, why it is not available here, and the facts about its
 arithmetic that an oracle must know. It builds the implementation with one signature for all.
@@ -78,10 +78,10 @@ def brought_kernel_set(candidate: AdamCandidate | NormCandidate) -> KernelSet:
 
 def adam_candidate(reference: str) -> AdamCandidate:
     """Return the Adam that has this `reference`: in another process, where records cannot go."""
-    return bring_adam("--adam", reference, ADAM) if "=" in reference else ADAM[reference]
+    return bring_adam("--fuseproof-adam", reference, ADAM) if "=" in reference else ADAM[reference]
 
 
 def norm_candidate(kind: str, reference: str) -> NormCandidate:
     """Return the norm of that kind that has this `reference`: in another process, where records cannot go."""
     known = LAYER_NORM if kind == "layer_norm" else RMS_NORM
-    return bring_layer_norm("--layer-norm", reference, known) if "=" in reference else known[reference]
+    return bring_layer_norm("--fuseproof-layer-norm", reference, known) if "=" in reference else known[reference]

@@ -113,7 +113,7 @@ class AdamCandidate:
         switches_correction: it takes `bias_correction`.
         own_kernels: a wrong state can lead its kernels astray in memory: what may do so runs in a child on a GPU.
         brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
-        nightly: a night times it; variants are timed with ``--full`` only.
+        nightly: a night times it; variants are timed with ``--fuseproof-full`` only.
         missing: why it is not available in this environment, or None.
 
     """
@@ -197,7 +197,7 @@ class NormCandidate:
         kernels: what the names of its CUDA kernels match; None: not known.
         compiled: it goes through ``torch.compile``.
         brought: ``NAME=module:attr``, by which it was brought; empty for the suite's own.
-        nightly: a night times it; variants are timed with ``--full`` only.
+        nightly: a night times it; variants are timed with ``--fuseproof-full`` only.
         missing: why it is not available in this environment, or None.
 
     """

@@ -30,7 +30,11 @@ __all__ = ["add_accept", "add_check", "add_show"]
 _STATUSES = (
     "Exit status: 20 if something is REGRESSED and no waiver covers it; 21 if the question cannot be answered: "
     "INVALID, MISSING, HELD for a second night, a failed control, files that cannot be used, and with --require=gate "
-    "also NEW, INCONCLUSIVE and UNGATEABLE; else 0."
+    "also NEW, INCONCLUSIVE and UNGATEABLE; 2 for wrong usage or a configuration that cannot be used; else 0."
+)
+_STATUSES_OF_QUESTIONS = (
+    "Exit status: 0; 21 if the history cannot be used or has no such benchmark or night; 2 for wrong usage or "
+    "a configuration that cannot be used."
 )
 
 
@@ -66,6 +70,7 @@ def add_show(commands: Any, this_machine: Callable[[], str | None]) -> None:
         "and the slow-down that a night would find in 95 % of cases, by the history alone and in pairs. With KEY: "
         "each night's value, spread and verdict, where the level changed, and nights that have not seen the slow-down "
         "that they had planted.",
+        epilog=_STATUSES_OF_QUESTIONS,
     )
     parser.add_argument("key", nargs="?", metavar="KEY", help="a benchmark's key, or a pattern such as 'adam_step/*'")
     parser.add_argument("--metric", help="only this metric, such as device_time_ns")
@@ -84,6 +89,7 @@ def add_accept(commands: Any, this_machine: Callable[[], str | None]) -> None:
         "that it was not asked for (-k, another selection) is left as it is. --withdraw "
         "takes the newest acceptance of these benchmarks back: they are judged as before it, and nights that were "
         "judged by it are no baseline for them.",
+        epilog=_STATUSES_OF_QUESTIONS,
     )
     parser.add_argument("keys", nargs="+", metavar="KEY", help="a benchmark's key, or a pattern such as 'adam_step/*'")
     parser.add_argument("--withdraw", action="store_true", help="take an acceptance back")
@@ -115,7 +121,7 @@ def _explained(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.N
             return run(arguments)
         except (HistoryError, ConfigError) as error:
             print(f"fuseproof {arguments.command}: {error}", file=sys.stderr)
-            return UNANSWERED
+            return USAGE_ERROR if isinstance(error, ConfigError) else UNANSWERED
 
     return explained
 
@@ -190,8 +196,7 @@ def _show(arguments: argparse.Namespace) -> int:
         known = sorted({pair.metric for night in nights for pair in night.pairs})
         if arguments.metric not in (None, *known):
             said = f"no benchmark here has a metric {arguments.metric!r}; known are {', '.join(known) or 'none'}"
-            print(f"fuseproof show: {said}", file=sys.stderr)
-            return USAGE_ERROR
+            raise ConfigError(said)
         found = [each for each in found if arguments.metric in (None, each.metric)]
         lines, document = trend.power_lines(found), {"benchmarks": trend.to_json(found)}
     else:

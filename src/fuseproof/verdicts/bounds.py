@@ -54,7 +54,6 @@ DISTURBED_TAIL = 0.001
 OWN_TAIL = 0.01
 AT_ONCE = 3.0  # this many bounds block on the first night
 LEAST_DF = 4.0  # with fewer, two nights in a row prove nothing: the bound itself is a guess
-CREEP_NIGHTS = 5
 
 
 @dataclass(frozen=True)

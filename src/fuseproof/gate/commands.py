@@ -33,7 +33,7 @@ _STATUSES = (
     "also NEW, INCONCLUSIVE and UNGATEABLE; 2 for wrong usage or a configuration that cannot be used; else 0."
 )
 _STATUSES_OF_QUESTIONS = (
-    "Exit status: 0; 21 if the history cannot be used or has no such benchmark or night; 2 for wrong usage or "
+    "Exit status: 0; 21 if the history cannot be used or has no such benchmark, metric or night; 2 for wrong usage or "
     "a configuration that cannot be used."
 )
 
@@ -196,7 +196,7 @@ def _show(arguments: argparse.Namespace) -> int:
         known = sorted({pair.metric for night in nights for pair in night.pairs})
         if arguments.metric not in (None, *known):
             said = f"no benchmark here has a metric {arguments.metric!r}; known are {', '.join(known) or 'none'}"
-            raise ConfigError(said)
+            raise HistoryError(said)
         found = [each for each in found if arguments.metric in (None, each.metric)]
         lines, document = trend.power_lines(found), {"benchmarks": trend.to_json(found)}
     else:

@@ -14,7 +14,7 @@ from fuseproof.gate.records import NightRecord, by_metric, pairs_of
 from fuseproof.history import History
 from fuseproof.run_file import dated_ahead
 from fuseproof.storage import HistoryError, shown
-from fuseproof.tables import ConfigError, nearest
+from fuseproof.tables import nearest
 from fuseproof.verdicts.night import Night, is_part
 from fuseproof.verdicts.screening import expected
 from fuseproof.verdicts.verdict import SUITE, Pair, Reason
@@ -28,8 +28,7 @@ def chosen(
     """Return the known pairs whose keys fit a pattern, in order.
 
     Raises:
-        HistoryError: a pattern fits none; with the nearest that is known.
-        ConfigError: no chosen benchmark has the metric; with the nearest that one has.
+        HistoryError: a pattern fits none, or no chosen benchmark has the metric; with the nearest that is known.
 
     """
     pairs = sorted(pair for pair in set(known) if pair.key != SUITE)
@@ -40,7 +39,7 @@ def chosen(
     found = [pair for pair in pairs if any(fnmatchcase(pair.key, pattern) for pattern in patterns)]
     kept = [pair for pair in found if metric in (None, pair.metric)]
     if not kept:
-        raise ConfigError(
+        raise HistoryError(
             f"these benchmarks have no metric {metric!r}; {nearest(str(metric), {p.metric for p in found})}"
         )
     return kept

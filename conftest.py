@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from fuseproof.selection import GATE_MARK
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add short names for the plugin's options."""
@@ -27,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave the eleven thousand cases of parity alone where the night's benchmarks alone are asked for."""
-    if config.option.markexpr != "fuseproof_gate" or collection_path.suffix != ".py":
+    if config.option.markexpr.strip() != GATE_MARK or collection_path.suffix != ".py":
         return None
     return not collection_path.stem.endswith("_benchmark") or None
 
@@ -38,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         choice = GATE.get(getattr(item, "originalname", ""))
         if choice is not None and choice(**item.callspec.params):  # type: ignore[attr-defined]
-            item.add_marker("fuseproof_gate")
+            item.add_marker(GATE_MARK)
 
 
 # 43 keys on an H200 with Apex. A stage takes 0.4 to 2.6 s there and as long again to be profiled where an iteration

@@ -38,7 +38,12 @@ CANDIDATES = pytest.StashKey[Mapping[str, Mapping[str, Any]]]()
 
 
 def gather_candidates(config: pytest.Config) -> Mapping[str, Mapping[str, Any]]:
-    """Return, by the name of the fixture that asks for them, the candidates known and brought, by their ids."""
+    """Return, by the name of the fixture that asks for them, the candidates known and brought, by their ids.
+
+    Raises:
+        pytest.UsageError: one cannot be brought, or is chosen and not known.
+
+    """
     gathered: dict[str, dict[str, Any]] = {"rms_norm": dict(RMS_NORM), "kernels": dict(KERNEL_SETS)}
     for fixture, known, bring in (("adam", ADAM, bring_adam), ("layer_norm", LAYER_NORM, bring_layer_norm)):
         gathered[fixture] = dict(known)
@@ -148,7 +153,12 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse to time where it is spoiled, if anything that is still selected would be timed."""
+    """Refuse to time where it is spoiled, if anything that is still selected would be timed.
+
+    Raises:
+        pytest.UsageError: it is, and something would.
+
+    """
     benchmarks = session.config._benchmarksession  # type: ignore[attr-defined]
     timing = not (benchmarks.disabled or benchmarks.skip or session.config.option.collectonly)
     if timing and any(map(is_timed, session.items)) and (refusals := machine.timing_refusals()):

@@ -106,7 +106,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads the options that are taken over here
 def pytest_configure(config: pytest.Config) -> None:
-    """Register markers, and in a repository that is configured for fuseproof the hooks and fixtures."""
+    """Register markers, and in a repository that is configured for fuseproof the hooks and fixtures.
+
+    Raises:
+        pytest.UsageError: its configuration, or an option, cannot be used.
+
+    """
     config.addinivalue_line("markers", "fuseproof_full: runs only with --fuseproof-full")
     config.addinivalue_line("markers", "fuseproof_profiled: timed by the profiler, so after all other benchmarks")
     config.addinivalue_line("markers", "fuseproof_gate: one of the benchmarks that a night judges")

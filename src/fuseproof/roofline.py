@@ -47,12 +47,17 @@ class Work:
 
 
 def adam_work(elements: int, dtype: torch.dtype, state_dtype: torch.dtype = torch.float32) -> Work:
-    """Adam reads parameter, gradient and both moments and writes all but the gradient."""
+    """Return the bytes of one step over so many elements of parameters.
+
+    Adam reads parameter, gradient and both moments and writes all but the gradient.
+    """
     return Work(moved_bytes=elements * (3 * dtype.itemsize + 4 * state_dtype.itemsize))
 
 
 def norm_work(rows: int, hidden: int, dtype: torch.dtype, backward: bool, vectors: int = 2) -> Work:
-    """A norm reads x and writes y; its backward reads x and dy and writes dx.
+    """Return the bytes of one call over x of shape (rows, hidden), with its backward or without.
+
+    A norm reads x and writes y; its backward reads x and dy and writes dx.
 
     Its `vectors` (LayerNorm: weight and bias; RMSNorm: weight) are read forward; backward reads the weight and writes
     a gradient for each. FP32 statistics per row (LayerNorm: mean and rstd; RMSNorm: rstd) are written and read.

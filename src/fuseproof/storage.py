@@ -81,7 +81,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what a folder holds, by name; nothing where there is no folder."""
+    """Return what a folder holds, by name; nothing where there is no folder.
+
+    Raises:
+        HistoryError: it cannot be listed.
+
+    """
     with explained(folder, "listed", "make it a readable folder"):
         try:
             with os.scandir(folder) as found:

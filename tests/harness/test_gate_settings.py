@@ -208,6 +208,7 @@ def test_no_file_is_no_waiver(tmp_path: Path) -> None:
         ('"3 %"', '"-3 %"', "waiver 1: limit is '-3 %'; it takes a percentage"),
         ('"device_time_ns"', '"device_time"', "no metric 'device_time' can be waived; did you mean 'device_time_ns'?"),
         ('"device_time_ns"', '"kernels_hash"', "no metric 'kernels_hash' can be waived"),
+        ('"device_time_ns"', '"host_time_ns"', "00 host_time_ns is reported and blocks nothing; remove the waiver, or"),
         ("owner", "onwer", "waiver 1 has no key 'onwer'; did you mean 'owner'?"),
         ("[[waiver]]", "[[waivers]]", "has no key 'waivers'; did you mean 'waiver'?"),
         ("[[waiver]]", "[waiver]", "write [[waiver]], once for each."),

@@ -149,7 +149,10 @@ def _rule(metric: str, text: object, where: str) -> Rule:
 
 
 def margin(text: object) -> tuple[float, int] | None:
-    """Read '0.5 % or 1 MiB': a relative part as a logarithm and an absolute one in bytes; None for anything else."""
+    """Read '0.5 % or 1 MiB': a relative part as a logarithm and an absolute one in bytes; None for anything else.
+
+    A part that is not given is 0: that of '64 KiB' is (0.0, 65536).
+    """
     parts = [_PART.fullmatch(part.strip()) for part in text.split(" or ")] if isinstance(text, str) else [None]
     found = [part for part in parts if part is not None]
     kinds = [part["unit"] == "%" for part in found]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fuseproof.gate.settings import GateSettings, margin
 from fuseproof.tables import ConfigError, nearest, read_toml, refuse_unknown
-from fuseproof.verdicts.rules import DEFAULT_RULES
+from fuseproof.verdicts.rules import DEFAULT_RULES, rule_of
 from fuseproof.verdicts.verdict import Pair, Waiver
 
 __all__ = ["load_waivers", "unknown_waivers"]
@@ -46,6 +46,11 @@ def load_waivers(root: Path, settings: GateSettings) -> list[Waiver]:
     waivers = []
     for number, entry in enumerate(entries, 1):
         waiver = _waiver(entry, f"{path}: waiver {number}")
+        if rule_of(settings.rules, waiver.pair) is None:
+            raise ConfigError(
+                f"{path}: waiver {number}: {waiver.pair} is reported and blocks nothing; remove the waiver, or gate the "
+                "metric in [tool.fuseproof.gate]."
+            )
         if waiver.pair in found:
             raise ConfigError(
                 f"{path}: waivers {found[waiver.pair]} and {number} are both for {waiver.pair}; remove one."

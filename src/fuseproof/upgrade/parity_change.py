@@ -142,6 +142,9 @@ def compare(old: ParityRun, new: ParityRun, growth: float = GROWTH) -> ParityCha
         old, new: the environments.
         growth: the factor beyond which an error is said to have grown, above 1.
 
+    Raises:
+        ValueError: the factor is not above 1.
+
     """
     if not growth > 1:
         raise ValueError(f"growth is {growth}; it is a factor above 1")

@@ -48,8 +48,8 @@ def load_waivers(root: Path, settings: GateSettings) -> list[Waiver]:
         waiver = _waiver(entry, f"{path}: waiver {number}")
         if rule_of(settings.rules, waiver.pair) is None:
             raise ConfigError(
-                f"{path}: waiver {number}: {waiver.pair} is reported and blocks nothing; remove the waiver, or gate the "
-                "metric in [tool.fuseproof.gate]."
+                f"{path}: waiver {number}: {waiver.pair} is reported and blocks nothing; remove the waiver, or gate "
+                "the metric in [tool.fuseproof.gate]."
             )
         if waiver.pair in found:
             raise ConfigError(

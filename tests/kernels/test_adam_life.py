@@ -17,6 +17,7 @@ from fuseproof.parity.adam.life import (
     check_resumed_by_another,
     check_state_dict,
 )
+from fuseproof.parity.adam.loading import LOADERS, check_loaded
 from fuseproof.parity.adam.long import check_late_steps, check_moved, check_settings_by_hand
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
 from fuseproof.parity.bits import copies, differing
@@ -62,6 +63,14 @@ def test_resumed_by_another(adam: AdamCandidate, other_adam: AdamCandidate, dtyp
     if reason := other_adam.unavailable(device):
         pytest.skip(reason)
     apart_if_it_trusts(adam)(check_resumed_by_another, adam, device, dtype, other_adam.reference, loaded)
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_loaded_by_one_that_was_built_otherwise(adam, dtype, loader, device):
+    """Each parameter has its own moments, the saved settings count and none is lost, wherever parameters lie."""
+    apart_if_it_trusts(adam)(check_loaded, adam, device, dtype, loader)
 
 
 @pytest.mark.fault(13)

@@ -20,6 +20,7 @@ from fuseproof.parity.measures import DTYPES, ParityError, spacing
 __all__ = [
     "LOADED",
     "WAYS",
+    "assert_same_way",
     "check_going_back",
     "check_resumed",
     "check_resumed_by_another",
@@ -213,17 +214,32 @@ def resume_by_another(
     _walk(_USUAL, optimizer, params, range(_STEPS + 1, 2 * _STEPS + 1))
     if not differing(params, others):
         return "the same bits"
+    assert_same_way(params, others, settings.lr, dtype, f"{target.name} with the state of {source.name}")
+    return "the same but for roundings"
+
+
+def assert_same_way(params: _Params, others: _Params, lr: float, dtype: str, who: str) -> None:
+    """Raise unless two ways of three steps agree but for what right implementations round differently.
+
+    Args:
+        params, others: where they end.
+        lr, dtype: with which learning rate, and the name of the parameters' dtype.
+        who: goes the second way, for the message.
+
+    Raises:
+        ParityError: they do not.
+
+    """
     host = torch.device("cpu")
     for one, two in zip(copies(params, host), copies(others, host), strict=True):
-        allowed = _FARTHEST[dtype] * _STEPS * settings.lr + 2 * spacing(one, one.dtype)
+        allowed = _FARTHEST[dtype] * _STEPS * lr + 2 * spacing(one, one.dtype)
         off = (one.double() - two.double()).abs()
         if not bool((off <= allowed).all()):
             raise ParityError(
-                f"{target.name} with the state of {source.name} goes another way, without an error: after {_STEPS} "
+                f"{who} goes another way, without an error: after {_STEPS} "
                 f"steps it is off by {float(off.nan_to_num(torch.inf).max()):.3g} where a step moves by about "
-                f"{settings.lr:g}, and {_FARTHEST[dtype]:g} of their sum is allowed ({dtype})"
+                f"{lr:g}, and {_FARTHEST[dtype]:g} of their sum is allowed ({dtype})"
             )
-    return "the same but for roundings"
 
 
 def check_resumed_by_another(target: AdamCandidate, device: torch.device, dtype: str, source: str, loaded: str) -> None:

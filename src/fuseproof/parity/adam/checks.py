@@ -14,7 +14,7 @@ from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, Regime, make_params
 from fuseproof.parity.layouts import channels_last, padded_rows, shifted, shifted_by_8_bytes, transposed
 
-__all__ = ["LAYOUTS", "STRUCTURES", "Layout", "case_of", "check_layout", "check_regime"]
+__all__ = ["LAYOUTS", "STRUCTURES", "Layout", "case_of", "check_layout", "check_overflowing_squares", "check_regime"]
 
 _USUAL = REGIMES["mixed_signs"]
 
@@ -72,6 +72,36 @@ def check_regime(
         adam.step()
     adam.finish()
     return adam
+
+
+def check_overflowing_squares(
+    candidate: AdamCandidate, settings: AdamSettings, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Take one step with gradients of 1e25 among usual ones: FP32 has no number for their squares.
+
+    What the update is there depends on where it overflows; a second step may be NaN by right arithmetic too.
+
+    Raises:
+        ParityError: a parameter is not finite.
+
+    """
+    regime = Regime("overflowing_squares", "infinity times zero", gradients=_every_other_huge)
+    params = make_params(regime, dtype, device, SEED)
+    optimizer = candidate.build(params, settings)
+    regime.set_gradients(params, 1, SEED)
+    optimizer.step()
+    spoiled = sum(int((~param.isfinite()).sum()) for param in params)
+    if spoiled:
+        case = case_of(dtype, regime.name, settings, SEED)
+        raise ParityError(
+            f"finite gradients of 1e25 make {spoiled} parameters infinite or NaN ({candidate.name}, {case})"
+        )
+
+
+def _every_other_huge(noise: torch.Tensor, _: int) -> torch.Tensor:
+    values = noise.clone().flatten()
+    values[::2] = values[::2].sign() * 1e25
+    return values.view(noise.shape)
 
 
 def case_of(dtype: torch.dtype, what: str, settings: AdamSettings, seed: int) -> str:

@@ -79,7 +79,7 @@ def test_resumed_by_another(adam: AdamCandidate, other_adam: AdamCandidate, dtyp
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@by_dtype
 def test_loaded_by_one_that_was_built_otherwise(adam, dtype, loader, device):
     """Each parameter has its own moments, the saved settings count and none is lost, wherever parameters lie."""
     apart_if_it_trusts(adam)(check_loaded, adam, device, dtype, loader)

@@ -611,7 +611,8 @@ class GradientReadInMemoryOrder(Right):
 
     def gradient(self, g, p, group):
         """Read the storage from its beginning."""
-        return super().gradient(torch.as_strided(g, g.shape, p.stride()), p, group)
+        strides = p.stride() if p.dim() == 4 else g.stride()
+        return super().gradient(torch.as_strided(g, g.shape, strides), p, group)
 
 
 @bug()
@@ -1571,6 +1572,13 @@ def test_there_are_at_least_thirty():
             ("moments_in_the_parameters_dtype", "bf16", "mixed_signs-l2", "moments are kept in {torch.bfloat16}"),
             ("state_not_zero_at_first", "fp32", "mixed_signs-l2", "exp_avg_sq: "),
             ("neighbour_written", "fp32", "both_shifted", "neighbours of a parameter in its storage were written"),
+            (
+                "parameter_rows_taken_as_packed",
+                "fp32",
+                "parameter_padded_rows",
+                "neighbours of a parameter in its stor",
+            ),
+            ("loading_keeps_its_own_settings", "bf16", "loaded_built_with_other_settings", "after loading the groups"),
             ("weight_of_the_gradient_off_by_a_hundred_thousandth", "fp32", "mixed_signs-l2", "exp_avg: "),
             ("fp32_hyper_parameters_unrecorded", "bf16", "mixed_signs-l2", "exp_avg_sq: "),
             ("rate_off_by_a_millionth", "fp32", "300000_elements", "bias: updates are "),

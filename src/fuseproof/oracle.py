@@ -59,8 +59,12 @@ class AdamResult:
     Attributes:
         update: the new parameter is ``param + update``.
         exp_avg, exp_avg_sq: after the step.
-        exp_avg_terms: beta1 * |exp_avg before| + (1 - beta1) * g, where g is |grad| + decay * |param| for L2.
-        exp_avg_sq_terms: the same of exp_avg_sq; without L2 decay it is exp_avg_sq itself.
+        exp_avg_terms: max(beta1, 1 - beta1) * |exp_avg before| + (1 - beta1) * g, where g is |grad| + decay * |param|
+            for L2. With exp_avg + (1 - beta1) * (grad - exp_avg) the old exp_avg is rounded in a product with
+            1 - beta1, with beta1 * exp_avg + (1 - beta1) * grad in one with beta1.
+        exp_avg_sq_terms: beta2 * exp_avg_sq before + (1 - beta2) * |grad + decay * param| * g; without L2 decay it is
+            exp_avg_sq itself. exp_avg_sq + (1 - beta2) * (grad^2 - exp_avg_sq) needs more where beta2 is below 1/2, and
+            gets none: it loses a small square beside a great old one, and the root of what is left is no update.
         update_terms: the update with the terms of its moments: larger than it where gradient, decay and exp_avg cancel.
 
     """
@@ -98,7 +102,7 @@ def adam_update(
     if not hyper.decoupled:
         g, g_terms = g + decay * p, g_terms + decay * p.abs()
     m = beta1 * exp_avg.double() + (1 - beta1) * g
-    m_terms = beta1 * exp_avg.double().abs() + (1 - beta1) * g_terms
+    m_terms = max(beta1, 1 - beta1) * exp_avg.double().abs() + (1 - beta1) * g_terms
     v = beta2 * exp_avg_sq.double() + (1 - beta2) * g * g
     v_terms = beta2 * exp_avg_sq.double() + (1 - beta2) * g.abs() * g_terms
     per_m = lr / correction1 / ((v / correction2).sqrt() + eps)

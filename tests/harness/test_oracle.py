@@ -186,6 +186,15 @@ def test_terms_of_decoupled_decay_by_hand():
     assert result.update_terms.item() == pytest.approx(0.1 * 3 / 0.5 / 2 + 0.1 * 0.25 * 8, rel=1e-14)
 
 
+@pytest.mark.parametrize(("beta1", "terms"), [(0.0, 2.0 + 4.0), (0.25, 1.5 + 3.0), (0.75, 0.5 + 3.0)])
+def test_terms_of_exp_avg_hold_for_both_of_its_forms(beta1, terms):
+    """In m + (1 - beta1) * (g - m) the old m is rounded in a product with 1 - beta1, whatever beta1 leaves of it."""
+    hyper = replaced(PLAIN, betas=(beta1, 0.75), weight_decay=0.0)
+    result = oracle.adam_update(one(8.0), one(2.0), one(-4.0), ZERO, 1, hyper)
+
+    assert result.exp_avg_terms.item() == terms
+
+
 @pytest.mark.parametrize("decoupled", [False, True], ids=["l2", "decoupled"])
 def test_terms_without_cancellation_are_the_values(decoupled):
     """Where all terms have one sign, the budgets are relative to the values themselves."""

@@ -17,9 +17,24 @@ from fuseproof.candidates import ADAM, AdamCandidate, AdamSettings, Arithmetic
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.amp import Scaling, check_scaled
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.checks import LAYOUTS, STRUCTURES, check_layout, check_regime
+from fuseproof.parity.adam.checks import LAYOUTS, STRUCTURES, check_layout, check_overflowing_squares, check_regime
 from fuseproof.parity.adam.life import check_going_back
-from fuseproof.parity.adam.long import check_late_steps, check_moved, check_settings_by_hand
+from fuseproof.parity.adam.loading import LOADERS, check_loaded
+from fuseproof.parity.adam.long import (
+    check_late_steps,
+    check_lr_tensor,
+    check_moved,
+    check_schedule,
+    check_settings_by_hand,
+)
+from fuseproof.parity.adam.loop import (
+    check_added_group,
+    check_cleared_state,
+    check_clipped_params,
+    check_default_dtype,
+    check_exchanged_param,
+    check_one_buffer,
+)
 from fuseproof.parity.adam.regimes import REGIMES, make_params
 from fuseproof.parity.adam.trusted import check_trusted
 
@@ -596,7 +611,8 @@ class GradientReadInMemoryOrder(Right):
 
     def gradient(self, g, p, group):
         """Read the storage from its beginning."""
-        return super().gradient(torch.as_strided(g, g.shape, p.stride()), p, group)
+        strides = p.stride() if p.dim() == 4 else g.stride()
+        return super().gradient(torch.as_strided(g, g.shape, strides), p, group)
 
 
 @bug()
@@ -715,6 +731,13 @@ class RightMasters(Right):
         self.param_groups_master = [
             {"params": [param.detach().clone().float() for param in group["params"]]} for group in self.param_groups
         ]
+
+    def add_param_group(self, param_group):
+        """Give a group that joins its masters."""
+        super().add_param_group(param_group)
+        if hasattr(self, "param_groups_master"):
+            masters = [param.detach().clone().float() for param in self.param_groups[-1]["params"]]
+            self.param_groups_master.append({"params": masters})
 
     def state_dict(self):
         """Save the masters too."""
@@ -1126,6 +1149,267 @@ class ParametersOfTheFirstStep(Right):
         self.__dict__.setdefault("memory", {}).setdefault(param, param.detach()).copy_(new)
 
 
+# --- between steps, and loaded elsewhere ---
+
+
+@bug()
+class MomentsByPlaceInTheGroup(Right):
+    """Loading takes a parameter's place in its group for its number: the second group gets the first one's moments."""
+
+    def load_state_dict(self, state_dict):
+        """Load, and load again by place."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            for place, param in enumerate(group["params"]):
+                saved = state_dict["state"].get(place)
+                if saved and saved["exp_avg"].shape == param.shape:
+                    self.state[param] = copy.deepcopy(saved)
+
+
+@bug()
+class LoadingKeepsItsOwnSettings(Right):
+    """lr, betas, eps and decay stay those of construction."""
+
+    def load_state_dict(self, state_dict):
+        """Load the state alone."""
+        own = [{name: group[name] for name in TAKEN} for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, settings in zip(self.param_groups, own, strict=True):
+            group.update(settings)
+
+
+@bug()
+class SavesWhatItKnowsAlone(Right):
+    """What a scheduler has put into the groups, initial_lr, is not saved."""
+
+    def state_dict(self):
+        """Leave out what is none of its settings."""
+        saved = super().state_dict()
+        known = {*TAKEN, "params"}
+        groups = [{name: each[name] for name in each if name in known} for each in saved["param_groups"]]
+        return {**saved, "param_groups": groups}
+
+
+@bug()
+class LoadedMomentsInMemoryOrder(Right):
+    """A channels-last parameter walks its contiguous, loaded moments as if they were channels-last too."""
+
+    def one(self, param, grad, group):
+        """Take moments of other strides for such as the parameter's."""
+        state = self.state[param]
+        for name in ("exp_avg", "exp_avg_sq") if state else ():
+            if state[name].stride() != param.stride() and param.dim() == 4:
+                state[name] = torch.as_strided(state[name], param.shape, param.stride()).clone()
+        super().one(param, grad, group)
+
+
+@bug()
+class GradientRowsTakenAsPacked(Right):
+    """A gradient that is a slice of columns is read on where its row ends."""
+
+    def one(self, param, grad, group):
+        """Read on."""
+        if grad.dim() == 2 and grad.stride(1) == 1 and grad.stride(0) > grad.shape[1]:
+            grad = torch.as_strided(grad, grad.shape, (grad.shape[1], 1))
+        super().one(param, grad, group)
+
+
+@bug()
+class ParameterRowsTakenAsPacked(Right):
+    """A parameter that is a slice of columns is written on where its row ends."""
+
+    def store(self, param, new, old):
+        """Write packed rows."""
+        if param.dim() == 2 and param.stride(1) == 1 and param.stride(0) > param.shape[1]:
+            param = torch.as_strided(param, param.shape, (param.shape[1], 1))
+        param.copy_(new)
+
+
+@bug()
+class LastTensorOfALaunchLosesItsChunks(Right):
+    """A launch is sent when its 36th place is filled, with the first chunk of what is there."""
+
+    def worked_on(self, params):
+        """Note who is in a last place."""
+        self.last = params[35::36]
+        return params
+
+    def store(self, param, new, old):
+        """Write one chunk of it."""
+        param.copy_(kept_from(65_536, new, old) if any(param is each for each in self.last) else new)
+
+
+@bug()
+class L2DecayOfTheFirstChunkAlone(Right):
+    """Beyond 65,536 elements L2 decay is left out; decoupled decay is not."""
+
+    def gradient(self, g, p, group):
+        """Leave it out."""
+        return kept_from(65_536, super().gradient(g, p, group), g)
+
+
+@bug()
+class NothingDoneAtLrZero(Right):
+    """The first step of a warm-up is lost on the moments."""
+
+    def one(self, param, grad, group):
+        """Return early."""
+        if float(group["lr"]) != 0.0:
+            super().one(param, grad, group)
+
+
+@bug()
+class LrTensorReadOnce(Right):
+    """The number of an lr tensor is kept as long as it is the same tensor."""
+
+    def one(self, param, grad, group):
+        """Take the first number."""
+        lr = group["lr"]
+        if isinstance(lr, torch.Tensor):
+            lr = self.__dict__.setdefault("numbers", {}).setdefault(id(lr), float(lr))
+        super().one(param, grad, {**group, "lr": lr})
+
+
+class OfTheFirstGroup(Right):
+    """A group that is added later is worked on with settings of the first one."""
+
+    settings = ()
+
+    def __init__(self, params, settings):
+        super().__init__(params, settings)
+        self.first = list(self.param_groups)
+
+    def one(self, param, grad, group):
+        """Take them."""
+        if not any(group is each for each in self.first):
+            group = {**group, **{name: self.first[0][name] for name in self.settings}}
+        super().one(param, grad, group)
+
+
+@bug()
+class DecayOfTheFirstGroup(OfTheFirstGroup):
+    """Its weight decay."""
+
+    settings = ("weight_decay",)
+
+
+@bug()
+class BetasOfTheFirstGroup(OfTheFirstGroup):
+    """Its betas."""
+
+    settings = ("betas",)
+
+
+@bug()
+class EpsOfTheFirstGroup(OfTheFirstGroup):
+    """Its eps."""
+
+    settings = ("eps",)
+
+
+@bug()
+class GradientOfTheFirstStep(Right):
+    """A copy of a gradient is kept as long as ``param.grad`` is the same tensor, whatever is in it."""
+
+    def one(self, param, grad, group):
+        """Take the copy."""
+        kept = self.__dict__.setdefault("copies", {})
+        if param not in kept or kept[param][0] is not grad:
+            kept[param] = (grad, grad.clone())
+        super().one(param, kept[param][1], group)
+
+
+@bug()
+class StateOfTheAbsentDropped(Right):
+    """A parameter that has had no gradient for two steps begins again."""
+
+    @torch.no_grad()
+    def step(self):
+        """Drop, and step."""
+        absent = self.__dict__.setdefault("absent", {})
+        for group in self.param_groups:
+            for param in group["params"]:
+                absent[param] = absent.get(param, 0) + 1 if param.grad is None else 0
+                if absent[param] == 2:
+                    self.state.pop(param, None)
+        super().step()
+
+
+@bug()
+class ParametersOfItsOwn(Right):
+    """It moves a copy of its own and writes that: what a loop has written in between is lost."""
+
+    def one(self, param, grad, group):
+        """Put the copy back first, where the memory is the same."""
+        kept = self.__dict__.setdefault("kept", {})
+        if param in kept and kept[param][0] == param.data_ptr():
+            param.copy_(kept[param][1])
+        super().one(param, grad, group)
+        kept[param] = (param.data_ptr(), param.detach().clone())
+
+    def load_state_dict(self, state_dict):
+        """Forget the copies."""
+        super().load_state_dict(state_dict)
+        self.kept = {}
+
+
+@bug(FP32, "the check is of FP32 parameters, whose moments in half precision no record admits")
+class MomentsInTheDefaultDtype(Right):
+    """``torch.zeros`` without a dtype."""
+
+    @property
+    def moments(self):
+        """Return it; as the record says where nobody has changed it."""
+        return torch.get_default_dtype()
+
+
+@bug()
+class StateKeptOnTheSide(Right):
+    """``state`` is a view of what it keeps elsewhere, and clearing it clears nothing."""
+
+    def one(self, param, grad, group):
+        """Bring back what was cleared."""
+        kept = self.__dict__.setdefault("aside", {})
+        if param in kept and not self.state[param]:
+            self.state[param] = kept[param]
+        super().one(param, grad, group)
+        kept[param] = self.state[param]
+
+
+@bug()
+class ParametersListedOnce(Right):
+    """The list of a group is that of the first step: who is put into it later does not move."""
+
+    def worked_on(self, params):
+        """Return the first list of as many."""
+        return self.__dict__.setdefault("lists", {}).setdefault(id(params), list(params))
+
+
+@bug(frozenset({"fp32", "bf16"}), "a gradient of 1e25 is none of FP16")
+class RootByItsReciprocal(Right):
+    """v * rsqrt(v): zero times infinity where the square has overflowed."""
+
+    def denominator(self, v, correction, eps):
+        """Multiply."""
+        v = v / correction
+        return torch.where(v == 0, 0.0, v * v.rsqrt()) + eps
+
+
+@bug(*ONLY_FP32)
+class AbsentCountedUnderAScaler(RightScaled):
+    """A parameter without gradient is counted a step ahead, under a scaler alone."""
+
+    @torch.no_grad()
+    def step(self):
+        """Step and count."""
+        super().step()
+        if getattr(self, "found_inf", None) is not None and not self.found_inf:
+            for group in self.param_groups:
+                for param in group["params"]:
+                    if param.grad is None and self.state.get(param):
+                        self.state[param]["step"] += 1
+
+
 # --- the front door ---
 
 
@@ -1153,16 +1437,30 @@ def battery(candidate, dtype_name, seed=20261129):
             )
     usual = REGIMES["mixed_signs"]
     settings = AdamSettings(lr=usual.lr_for(dtype), weight_decay=0.1)
-    for name in ("37_tensors", "65537_elements", "empty_first", "empty_between", "around_powers_of_2"):
+    for name in (
+        "37_tensors",
+        "65537_elements",
+        "36th_of_65537_elements",
+        "empty_first",
+        "empty_between",
+        "around_powers_of_2",
+    ):
         yield (
             name,
             lambda n=name: check_regime(
                 candidate, usual, settings, dtype, CPU, seed=seed, steps=2, shapes=STRUCTURES[n]
             ),
         )
+    decaying = replace(settings, decoupled=False)
+    yield (
+        "l2_decay_of_65541_elements",
+        lambda: check_regime(candidate, usual, decaying, dtype, CPU, seed=seed, steps=1, shapes=((65_541,),)),
+    )
     yield "two_groups", lambda: check_groups(candidate, settings, dtype)
     for name in (
         "gradient_channels_last",
+        "gradient_padded_rows",
+        "parameter_padded_rows",
         "both_shifted",
         "gradient_shifted_by_8_bytes",
         "parameter_shifted_by_8_bytes",
@@ -1174,12 +1472,28 @@ def battery(candidate, dtype_name, seed=20261129):
         yield "grad_scaler", lambda: check_scaled(candidate, scaled, CPU, Scaling())
         yield "grad_scaler_unscale", lambda: check_scaled(candidate, scaled, CPU, Scaling("unscale_clip"))
         overflows = dict.fromkeys((1, 4), (-1, -1, math.inf))
+        absent = Scaling(present="absent_gradients")
+        yield "absent_under_a_scaler", lambda: check_scaled(candidate, scaled, CPU, absent)
         yield "overflow", lambda: check_scaled(candidate, scaled, CPU, Scaling(overflows=overflows))
         boundaries = {"overflow_beyond_a_chunk": ((131_073,), (65_537,)), "overflow_beyond_a_launch": ((5, 3),) * 74}
         for name, shapes in boundaries.items():
             yield name, lambda s=shapes: check_scaled(candidate, scaled, CPU, Scaling(overflows=overflows, shapes=s))
     yield "settings_by_hand", lambda: check_settings_by_hand(candidate, settings, dtype, CPU)
     yield "moved_in_memory", lambda: check_moved(candidate, settings, dtype, CPU)
+    yield "warm_up_from_0", lambda: check_schedule(candidate, settings, dtype, CPU, "warm_up_from_0")
+    yield "lr_tensor", lambda: check_lr_tensor(candidate, dtype, CPU, CPU)
+    for check in (check_added_group, check_one_buffer, check_clipped_params, check_cleared_state):
+        if not (candidate.master_weights and check is check_clipped_params):
+            name = check.__name__.removeprefix("check_")
+            yield name, lambda c=check: c(candidate, settings, dtype, CPU)
+    if not candidate.master_weights:
+        yield "exchanged_param", lambda: check_exchanged_param(candidate, CPU, dtype_name)
+    if dtype_name == "fp32":
+        yield "default_dtype", lambda: check_default_dtype(candidate, settings, torch.bfloat16, CPU)
+    if dtype_name != "fp16":
+        yield "overflowing_squares", lambda: check_overflowing_squares(candidate, settings, dtype, CPU)
+    for name in LOADERS:
+        yield f"loaded_{name}", lambda n=name: check_loaded(candidate, CPU, dtype_name, n)
     yield "going_back", lambda: check_going_back(candidate, CPU, dtype_name)
     if dtype_name != "fp32":
         yield (
@@ -1258,6 +1572,13 @@ def test_there_are_at_least_thirty():
             ("moments_in_the_parameters_dtype", "bf16", "mixed_signs-l2", "moments are kept in {torch.bfloat16}"),
             ("state_not_zero_at_first", "fp32", "mixed_signs-l2", "exp_avg_sq: "),
             ("neighbour_written", "fp32", "both_shifted", "neighbours of a parameter in its storage were written"),
+            (
+                "parameter_rows_taken_as_packed",
+                "fp32",
+                "parameter_padded_rows",
+                "neighbours of a parameter in its stor",
+            ),
+            ("loading_keeps_its_own_settings", "bf16", "loaded_built_with_other_settings", "after loading the groups"),
             ("weight_of_the_gradient_off_by_a_hundred_thousandth", "fp32", "mixed_signs-l2", "exp_avg: "),
             ("fp32_hyper_parameters_unrecorded", "bf16", "mixed_signs-l2", "exp_avg_sq: "),
             ("rate_off_by_a_millionth", "fp32", "300000_elements", "bias: updates are "),
@@ -1444,7 +1765,7 @@ class Float32HyperParameters(Right):
 
     def one(self, param, grad, group):
         """Round."""
-        rounded = {name: torch.tensor(group[name], dtype=torch.float32).double().tolist() for name in TAKEN}
+        rounded = {name: torch.as_tensor(group[name], dtype=torch.float32).double().tolist() for name in TAKEN}
         super().one(param, grad, {**group, **rounded})
 
 

@@ -100,6 +100,14 @@ def test_every_chunk_and_launch_reads_scale_and_overflow(adam, dtype, shapes, de
     check(adam, settings, device, Scaling(overflows=overflows, shapes=BOUNDARIES[shapes]), dtype)
 
 
+@pytest.mark.fault(2, 12)
+@by_dtype
+def test_absent_gradients_under_a_scaler(adam, dtype, device):
+    """A parameter without gradient waits for its next one under a scaler too, and is not counted."""
+    scaling = Scaling(present="absent_gradients", overflows={3: (1, 0, math.inf)}, steps=6)
+    check(adam, usual_settings(adam, DTYPES[dtype]), device, scaling, dtype)
+
+
 @pytest.mark.fault(12)
 @by_value
 @pytest.mark.parametrize("order", ["unscale", "unscale_clip"])

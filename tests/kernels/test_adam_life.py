@@ -17,7 +17,14 @@ from fuseproof.parity.adam.life import (
     check_resumed_by_another,
     check_state_dict,
 )
+from fuseproof.parity.adam.loading import LOADERS, check_loaded
 from fuseproof.parity.adam.long import check_late_steps, check_moved, check_settings_by_hand
+from fuseproof.parity.adam.loop import (
+    check_cleared_state,
+    check_clipped_params,
+    check_exchanged_param,
+    check_one_buffer,
+)
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
 from fuseproof.parity.bits import copies, differing
 
@@ -35,6 +42,12 @@ def call(check, *arguments):
 def apart_if_it_trusts(adam):
     """Return how to ask an implementation that has loaded a state: apart, if its kernels trust what it has loaded."""
     return run_apart if adam.own_kernels else call
+
+
+def skip_with_masters(adam):
+    """Skip where masters are what moves: they are written over what a loop has written into parameters."""
+    if adam.master_weights:
+        pytest.skip(f"{adam.name} keeps masters, which do not see what is written into parameters")
 
 
 @pytest.mark.fault(13)
@@ -62,6 +75,14 @@ def test_resumed_by_another(adam: AdamCandidate, other_adam: AdamCandidate, dtyp
     if reason := other_adam.unavailable(device):
         pytest.skip(reason)
     apart_if_it_trusts(adam)(check_resumed_by_another, adam, device, dtype, other_adam.reference, loaded)
+
+
+@pytest.mark.fault(13)
+@pytest.mark.parametrize("loader", LOADERS)
+@by_dtype
+def test_loaded_by_one_that_was_built_otherwise(adam, dtype, loader, device):
+    """Each parameter has its own moments, the saved settings count and none is lost, wherever parameters lie."""
+    apart_if_it_trusts(adam)(check_loaded, adam, device, dtype, loader)
 
 
 @pytest.mark.fault(13)
@@ -123,6 +144,36 @@ def test_settings_changed_by_hand(adam, dtype, device):
 def test_parameters_that_have_moved_in_memory(adam, dtype, device):
     """Whoever gives a parameter other memory (``param.data = ...``, as sharding does) finds its update there."""
     check_moved(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
+
+
+@pytest.mark.fault(34)
+@by_dtype
+def test_gradients_copied_into_one_buffer(adam, dtype, device):
+    """Where ``param.grad`` is the same tensor in every step, the step goes by what is in it now."""
+    check_one_buffer(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
+
+
+@pytest.mark.fault(34)
+@by_dtype
+def test_parameters_that_are_clipped_between_steps(adam, dtype, device):
+    """What a loop writes into a parameter is where the next step starts."""
+    skip_with_masters(adam)
+    check_clipped_params(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
+
+
+@pytest.mark.fault(34)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_parameter_exchanged_in_its_group(adam, dtype, device):
+    """Whoever puts a grown parameter and its state in another's place finds it moved by the next step."""
+    skip_with_masters(adam)
+    run_apart(check_exchanged_param, adam, device, dtype)
+
+
+@pytest.mark.fault(34)
+@by_dtype
+def test_a_state_that_is_cleared(adam, dtype, device):
+    """After ``optimizer.state.clear()`` the next step is a first one."""
+    check_cleared_state(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
 
 
 @pytest.mark.fault(11)

@@ -9,6 +9,7 @@ import torch
 from fuseproof.parity import DTYPES
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.checks import LAYOUTS, STRUCTURES, check_layout, check_regime
+from fuseproof.parity.adam.loop import check_added_group
 from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, make_params, usual_settings
 from fuseproof.parity.bits import differing
 
@@ -104,15 +105,8 @@ def test_each_group_has_its_own_settings(adam, dtype, device):
 @pytest.mark.fault(16)
 @by_dtype
 def test_a_group_added_later_starts_at_step_one(adam, dtype, device):
-    """Parameters that join after three steps get the bias correction of their own first step."""
-    dtype = DTYPES[dtype]
-    settings = usual_settings(adam, dtype)
-    checked = CheckedAdam(adam, [Group(make_params(USUAL, dtype, device, SEED), settings)], f"{dtype}, group added")
-    run(checked)
-    checked.add_group(Group(make_params(USUAL, dtype, device, SEED + 1), replace(settings, lr=settings.lr / 2)))
-    run(checked)
-
-    assert set(checked.steps.values()) == {3, 6}
+    """Parameters that join after three steps have their own first step, and their own lr, betas, eps and decay."""
+    check_added_group(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
 
 
 @pytest.mark.fault(16, dtypes=tuple(DTYPES))

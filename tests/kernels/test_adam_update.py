@@ -7,8 +7,9 @@ import torch
 
 from fuseproof.parity import DTYPES
 from fuseproof.parity.adam import MODES, settings_in_mode
-from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.checks import check_regime
+from fuseproof.parity.adam.checks import check_overflowing_squares, check_regime
+from fuseproof.parity.adam.long import SCHEDULES, check_lr_tensor, check_schedule
+from fuseproof.parity.adam.loop import check_default_dtype
 from fuseproof.parity.adam.regimes import REGIMES, SEED, Regime, make_params, usual_settings
 from fuseproof.parity.adam.trusted import check_trusted
 from fuseproof.parity.bits import differing
@@ -32,12 +33,6 @@ EDGES = {
     "lr_1e-20": {"lr": 1e-20},
     "lr_1": {"lr": 1.0},
     "lr_1_decay_1": {"lr": 1.0, "weight_decay": 1.0},
-}
-SCHEDULES = {
-    "lambda": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-    "exponential": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
-    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3),
-    "one_cycle_with_betas": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=10),
 }
 
 
@@ -75,6 +70,23 @@ def test_hyper_parameters_at_their_edges(adam, dtype, edge, mode, device):
     checked = check_regime(adam, USUAL, settings, dtype, device)
 
     assert all(param.isfinite().all() for param in checked.params)
+
+
+@pytest.mark.fault(8, 9)
+@by_mode
+@by_dtype
+def test_weight_decay_reaches_every_chunk(adam, dtype, mode, device):
+    """Beyond 65,536 elements parameters decay as before them, by either kind of decay."""
+    dtype = DTYPES[dtype]
+    settings = settings_in_mode(mode, lr=USUAL.lr_for(dtype), weight_decay=0.1)
+    check_regime(adam, USUAL, settings, dtype, device, steps=1, shapes=((65_541,),))
+
+
+@pytest.mark.fault(11)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_squares_that_overflow_make_no_nan(adam, dtype, device):
+    """The square of a gradient of 1e25 is infinite in FP32, and no parameter is by that."""
+    check_overflowing_squares(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device)
 
 
 @pytest.mark.fault(11)
@@ -118,22 +130,7 @@ def test_many_elements_match_fp64(adam, dtype, device):
 @by_dtype
 def test_the_scheduled_lr_is_the_lr_used(adam, dtype, schedule, device):
     """Whatever a scheduler sets, betas too, is used in the very next step."""
-    dtype = DTYPES[dtype]
-    params = make_params(USUAL, dtype, device, SEED)
-    settings = usual_settings(adam, dtype)
-    checked = CheckedAdam(adam, [Group(params, settings)], f"{dtype}, {schedule}, seed {SEED}")
-    scheduler = SCHEDULES[schedule](checked.optimizer)
-    used = set()
-    for step in range(1, 7):
-        (group,) = checked.optimizer.param_groups
-        checked.change_settings(lr=float(scheduler.get_last_lr()[0]), betas=tuple(map(float, group["betas"])))
-        used.add(float(group["lr"]))
-        USUAL.set_gradients(params, step, SEED)
-        checked.step()
-        scheduler.step()
-    checked.finish()
-
-    assert len(used) > 2
+    check_schedule(adam, usual_settings(adam, DTYPES[dtype]), DTYPES[dtype], device, schedule)
 
 
 @pytest.mark.fault(15)
@@ -141,13 +138,9 @@ def test_the_scheduled_lr_is_the_lr_used(adam, dtype, schedule, device):
 @pytest.mark.parametrize("where", ["host", "device"])
 @by_dtype
 def test_lr_as_a_tensor(adam, dtype, where, device):
-    """A 0-d tensor as learning rate is used at its value and never written, or refused with a word about lr."""
-    dtype = DTYPES[dtype]
-    settings = usual_settings(adam, dtype, lr=2.0**-4)
-    lr = torch.tensor(settings.lr, device="cpu" if where == "host" else device)
-    with_tensor = replace(adam, build=lambda params, usual: adam.build(params, replace(usual, lr=lr)))
+    """A 0-d tensor as lr is used at the value of each step and never written, or refused with a word about lr."""
     try:
-        check_regime(with_tensor, USUAL, settings, dtype, device)
+        check_lr_tensor(adam, DTYPES[dtype], device, torch.device("cpu") if where == "host" else device)
     except (TypeError, ValueError) as error:
         assert "lr" in str(error)  # noqa: PT017  # either is right: an error, or the result
 
@@ -159,6 +152,13 @@ def test_moments_are_kept_in_float32(adam, dtype, device):
     dtype = DTYPES[dtype]
     settings = usual_settings(adam, dtype)
     check_regime(replace(adam, moments="float32"), USUAL, settings, dtype, device, steps=2)
+
+
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("default", ["bf16", "fp16"])
+def test_the_default_dtype_does_not_matter(adam, default, device):
+    """Who makes models under ``torch.set_default_dtype`` has FP32 moments for FP32 parameters all the same."""
+    check_default_dtype(adam, usual_settings(adam, torch.float32), DTYPES[default], device)
 
 
 @pytest.mark.fault(4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["channels_last", "shifted", "shifted_by_8_bytes", "transposed"]
+__all__ = ["channels_last", "padded_rows", "shifted", "shifted_by_8_bytes", "transposed"]
 
 
 def channels_last(values: torch.Tensor) -> torch.Tensor:
@@ -15,6 +15,16 @@ def channels_last(values: torch.Tensor) -> torch.Tensor:
 def transposed(values: torch.Tensor, dim: int = 1) -> torch.Tensor:
     """Return a copy whose first dimension changes places with `dim` in memory."""
     return values.transpose(0, dim).contiguous().transpose(0, dim)
+
+
+def padded_rows(values: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a ``(rows, columns)`` matrix as a slice of columns: rows are ``2 * columns + 1`` apart.
+
+    The storage is of zeros elsewhere.
+    """
+    rows, columns = values.shape
+    storage = torch.zeros(rows, 2 * columns + 1, dtype=values.dtype, device=values.device)
+    return storage[:, 1 : 1 + columns].copy_(values)
 
 
 def shifted(values: torch.Tensor) -> torch.Tensor:

@@ -106,6 +106,24 @@ class CheckedAdam:
             self.steps[param] += steps if param.grad is not None else 0
         self._after = {}
 
+    def write_params(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Write every parameter between two steps; `change` takes no two values farther apart than they were."""
+        with torch.no_grad():
+            for param in self.params:
+                param.copy_(change(param))
+        for track in self._tracks.values():
+            track.update({i: replace(each, param=change(each.param)) for i, each in track.items()})
+        self._after = {}
+
+    def clear_state(self) -> None:
+        """Clear the optimizer's state between two steps: all begins again from where the parameters are."""
+        self.optimizer.state.clear()
+        self.steps.clear()
+        self._tracks.clear()
+        self._starts = {}
+        self._after = {}
+        self._note_starts()
+
     def step(self, scale: float = 1.0, skipped: bool = False, by: Callable[[], object] | None = None) -> None:
         """Take one step and check all that can be said of it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -11,9 +12,9 @@ from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, Regime, make_params
-from fuseproof.parity.layouts import channels_last, shifted, shifted_by_8_bytes, transposed
+from fuseproof.parity.layouts import channels_last, padded_rows, shifted, shifted_by_8_bytes, transposed
 
-__all__ = ["LAYOUTS", "STRUCTURES", "case_of", "check_layout", "check_regime"]
+__all__ = ["LAYOUTS", "STRUCTURES", "Layout", "case_of", "check_layout", "check_overflowing_squares", "check_regime"]
 
 _USUAL = REGIMES["mixed_signs"]
 
@@ -28,6 +29,9 @@ STRUCTURES: Mapping[str, Sequence[tuple[int, ...]]] = MappingProxyType(
         "37_tensors": ((5, 3),) * 37,
         "72_tensors": ((5, 3),) * 72,
         "73_tensors": ((5, 3),) * 73,
+        # The tensor that fills the last place of a launch has a chunk more.
+        "30th_of_65537_elements": (*((5, 3),) * 29, (65_537,), (5, 3)),
+        "36th_of_65537_elements": (*((5, 3),) * 35, (65_537,), (5, 3)),
         "65535_elements": ((65_535,),),
         "65536_elements": ((65_536,),),
         "65537_elements": ((65_537,),),
@@ -70,6 +74,36 @@ def check_regime(
     return adam
 
 
+def check_overflowing_squares(
+    candidate: AdamCandidate, settings: AdamSettings, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Take one step with gradients of 1e25 among usual ones: FP32 has no number for their squares.
+
+    What the update is there depends on where it overflows; a second step may be NaN by right arithmetic too.
+
+    Raises:
+        ParityError: a parameter is not finite.
+
+    """
+    regime = Regime("overflowing_squares", "infinity times zero", gradients=_every_other_huge)
+    params = make_params(regime, dtype, device, SEED)
+    optimizer = candidate.build(params, settings)
+    regime.set_gradients(params, 1, SEED)
+    optimizer.step()
+    spoiled = sum(int((~param.isfinite()).sum()) for param in params)
+    if spoiled:
+        case = case_of(dtype, regime.name, settings, SEED)
+        raise ParityError(
+            f"finite gradients of 1e25 make {spoiled} parameters infinite or NaN ({candidate.name}, {case})"
+        )
+
+
+def _every_other_huge(noise: torch.Tensor, _: int) -> torch.Tensor:
+    values = noise.clone().flatten()
+    values[::2] = values[::2].sign() * 1e25
+    return values.view(noise.shape)
+
+
 def case_of(dtype: torch.dtype, what: str, settings: AdamSettings, seed: int) -> str:
     """Return what is run, for messages."""
     return f"{str(dtype).removeprefix('torch.')}, {what}, {settings}, seed {seed}"
@@ -80,24 +114,40 @@ def _expanded(values: torch.Tensor) -> torch.Tensor:
     return values.flatten()[:1].expand(values.numel()).view(values.shape)
 
 
-_Layout = Callable[[torch.Tensor], torch.Tensor]
-# How a parameter and its gradient lie in memory; with and without a tail behind the last whole vector.
-_LAID_OUT = ((4, 3, 5, 2), (3, 3, 5, 3))
-LAYOUTS: Mapping[str, tuple[_Layout, _Layout]] = MappingProxyType(
+@dataclass(frozen=True)
+class Layout:
+    """How parameters and their gradients lie in memory.
+
+    Attributes:
+        of_param, of_grad: what lays them out.
+        shapes: of the parameters; with and without a tail behind the last whole vector.
+
+    """
+
+    of_param: Callable[[torch.Tensor], torch.Tensor]
+    of_grad: Callable[[torch.Tensor], torch.Tensor]
+    shapes: Sequence[tuple[int, ...]] = ((4, 3, 5, 2), (3, 3, 5, 3))
+
+
+_MATRICES = ((5, 6), (7, 8))
+LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
-        "both_channels_last": (channels_last, channels_last),
-        "gradient_channels_last": (torch.Tensor.contiguous, channels_last),
-        "parameter_channels_last": (channels_last, torch.Tensor.contiguous),
-        "both_transposed": (transposed, transposed),
-        "gradient_transposed": (torch.Tensor.contiguous, transposed),
-        "parameter_transposed": (transposed, torch.Tensor.contiguous),
-        "gradient_expanded": (torch.Tensor.contiguous, _expanded),
-        "parameter_shifted": (shifted, torch.Tensor.contiguous),
-        "gradient_shifted": (torch.Tensor.contiguous, shifted),
-        "both_shifted": (shifted, shifted),
-        "parameter_shifted_by_8_bytes": (shifted_by_8_bytes, torch.Tensor.contiguous),
-        "gradient_shifted_by_8_bytes": (torch.Tensor.contiguous, shifted_by_8_bytes),
-        "both_shifted_by_8_bytes": (shifted_by_8_bytes, shifted_by_8_bytes),
+        "both_channels_last": Layout(channels_last, channels_last),
+        "gradient_channels_last": Layout(torch.Tensor.contiguous, channels_last),
+        "parameter_channels_last": Layout(channels_last, torch.Tensor.contiguous),
+        "both_transposed": Layout(transposed, transposed),
+        "gradient_transposed": Layout(torch.Tensor.contiguous, transposed),
+        "parameter_transposed": Layout(transposed, torch.Tensor.contiguous),
+        "gradient_expanded": Layout(torch.Tensor.contiguous, _expanded),
+        "gradient_padded_rows": Layout(torch.Tensor.contiguous, padded_rows, _MATRICES),
+        "parameter_padded_rows": Layout(padded_rows, torch.Tensor.contiguous, _MATRICES),
+        "both_padded_rows": Layout(padded_rows, padded_rows, _MATRICES),
+        "parameter_shifted": Layout(shifted, torch.Tensor.contiguous),
+        "gradient_shifted": Layout(torch.Tensor.contiguous, shifted),
+        "both_shifted": Layout(shifted, shifted),
+        "parameter_shifted_by_8_bytes": Layout(shifted_by_8_bytes, torch.Tensor.contiguous),
+        "gradient_shifted_by_8_bytes": Layout(torch.Tensor.contiguous, shifted_by_8_bytes),
+        "both_shifted_by_8_bytes": Layout(shifted_by_8_bytes, shifted_by_8_bytes),
     }
 )
 
@@ -111,24 +161,31 @@ def check_layout(
         ParityError: values went to the wrong place, or to a neighbour in the same storage.
 
     """
-    of_param, of_grad = LAYOUTS[layout]
-    *laid_out, plain = make_params(_USUAL, dtype, device, SEED, (*_LAID_OUT, (5, 3)))
-    params = [*(of_param(each.detach()).requires_grad_() for each in laid_out), plain]
+    how = LAYOUTS[layout]
+    *laid_out, plain = make_params(_USUAL, dtype, device, SEED, (*how.shapes, (5, 3)))
+    params = [*(how.of_param(each.detach()).requires_grad_() for each in laid_out), plain]
     case = case_of(dtype, layout, settings, SEED)
-    ends = [end for param in params for end in _ends(param.detach())]
+    around = [_around(param.detach()) for param in params]
     adam = CheckedAdam(candidate, [Group(params, settings)], case)
-    for step in range(1, 4):
-        _USUAL.set_gradients(params, step, SEED)
+
+    def step() -> None:
+        adam.optimizer.step()
+        if any(bool(storage[outside].count_nonzero()) for storage, outside in around):
+            raise ParityError(f"neighbours of a parameter in its storage were written ({case})")
+
+    for number in range(1, 4):
+        _USUAL.set_gradients(params, number, SEED)
         for param in params[:-1]:
             assert param.grad is not None
-            param.grad = of_grad(param.grad)
-        adam.step()
-        if any(bool(end.count_nonzero()) for end in ends):
-            raise ParityError(f"neighbours of a parameter in its storage were written ({case})")
+            param.grad = how.of_grad(param.grad)
+        adam.step(by=step)
     adam.finish()
 
 
-def _ends(param: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return what lies before and behind a parameter that was shifted in its storage."""
-    by = param.storage_offset()
-    return tuple(torch.as_strided(param, (by,), (1,), start) for start in (0, by + param.numel())) if by else ()
+def _around(param: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a parameter's whole storage, flat, and where it holds none of its elements."""
+    numel = param.untyped_storage().nbytes() // param.element_size()
+    storage = torch.as_strided(param, (numel,), (1,), 0)
+    outside = torch.ones_like(storage, dtype=torch.bool)
+    torch.as_strided(outside, param.shape, param.stride(), param.storage_offset()).fill_(False)
+    return storage, outside

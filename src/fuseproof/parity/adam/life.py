@@ -20,6 +20,7 @@ from fuseproof.parity.measures import DTYPES, ParityError, spacing
 __all__ = [
     "LOADED",
     "WAYS",
+    "assert_same_way",
     "check_going_back",
     "check_resumed",
     "check_resumed_by_another",
@@ -38,7 +39,8 @@ _Way: TypeAlias = Callable[
 ]
 # Of the greatest way that parameters can go. In FP32 implementations differ by 7e-6 of an update where one takes its
 # betas in FP32; torch's loop in BF16 by 2 to 9 %. A lost step count makes the first update after it 0.3 to 3 times it.
-_FARTHEST = {"fp32": 1e-3, "bf16": 0.15}
+# FP16, in which none is compared with another, is finer than BF16.
+_FARTHEST = {"fp32": 1e-3, "bf16": 0.15, "fp16": 0.15}
 _STEPS = 3
 
 
@@ -213,17 +215,32 @@ def resume_by_another(
     _walk(_USUAL, optimizer, params, range(_STEPS + 1, 2 * _STEPS + 1))
     if not differing(params, others):
         return "the same bits"
+    assert_same_way(params, others, settings.lr, dtype, f"{target.name} with the state of {source.name}")
+    return "the same but for roundings"
+
+
+def assert_same_way(params: _Params, others: _Params, lr: float, dtype: str, who: str) -> None:
+    """Raise unless two ways of three steps agree but for what right implementations round differently.
+
+    Args:
+        params, others: where they end.
+        lr, dtype: with which learning rate, and the name of the parameters' dtype.
+        who: goes the second way, for the message.
+
+    Raises:
+        ParityError: they do not.
+
+    """
     host = torch.device("cpu")
     for one, two in zip(copies(params, host), copies(others, host), strict=True):
-        allowed = _FARTHEST[dtype] * _STEPS * settings.lr + 2 * spacing(one, one.dtype)
-        off = (one.double() - two.double()).abs()
+        allowed = _FARTHEST[dtype] * _STEPS * lr + 2 * spacing(one, one.dtype)
+        off = (one.double() - two.double()).abs().where((one != two) & ~(one.isnan() & two.isnan()), 0.0)
         if not bool((off <= allowed).all()):
             raise ParityError(
-                f"{target.name} with the state of {source.name} goes another way, without an error: after {_STEPS} "
+                f"{who} goes another way, without an error: after {_STEPS} "
                 f"steps it is off by {float(off.nan_to_num(torch.inf).max()):.3g} where a step moves by about "
-                f"{settings.lr:g}, and {_FARTHEST[dtype]:g} of their sum is allowed ({dtype})"
+                f"{lr:g}, and {_FARTHEST[dtype]:g} of their sum is allowed ({dtype})"
             )
-    return "the same but for roundings"
 
 
 def check_resumed_by_another(target: AdamCandidate, device: torch.device, dtype: str, source: str, loaded: str) -> None:

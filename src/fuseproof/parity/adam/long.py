@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ExponentialLR, LambdaLR, LRScheduler, OneCycleLR
 
 from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.checks import case_of
-from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params
+from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
 from fuseproof.parity.bits import copies, differing
 
-__all__ = ["check_late_steps", "check_moved", "check_settings_by_hand"]
+__all__ = [
+    "SCHEDULES",
+    "check_late_steps",
+    "check_lr_tensor",
+    "check_moved",
+    "check_schedule",
+    "check_settings_by_hand",
+]
 
 _USUAL = REGIMES["mixed_signs"]
 # Beyond 2,048, where FP16 cannot count further; BF16 cannot beyond 256, and a byte wraps there.
@@ -29,6 +39,16 @@ _BY_HAND: tuple[dict[str, Any], ...] = (
     {"weight_decay": 0.5},
     {"eps": 0.0625},
 )
+SCHEDULES: Mapping[str, Callable[[torch.optim.Optimizer], LRScheduler]] = MappingProxyType(
+    {
+        "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+        "exponential": lambda optimizer: ExponentialLR(optimizer, 0.5),
+        "cosine": lambda optimizer: CosineAnnealingWarmRestarts(optimizer, 3),
+        "one_cycle_with_betas": lambda optimizer: OneCycleLR(optimizer, 0.2, total_steps=10),
+        # At lr 0 nothing moves but the moments.
+        "warm_up_from_0": lambda optimizer: LambdaLR(optimizer, lambda step: min(1.0, step / 3)),
+    }
+)
 
 
 def check_settings_by_hand(
@@ -40,19 +60,74 @@ def check_settings_by_hand(
         ParityError: it uses others.
 
     """
-    params = make_params(_USUAL, dtype, device, SEED)
-    adam = CheckedAdam(candidate, [Group(params, settings)], case_of(dtype, "settings by hand", settings, SEED))
+    adam = _made(candidate, "settings by hand", settings, dtype, device)
     for step, changed in enumerate(_BY_HAND, 1):
-        (group,) = adam.optimizer.param_groups
-        for name, value in changed.items():
-            if isinstance(group[name], torch.Tensor):
-                group[name].fill_(value)
-            else:
-                group[name] = value
-        adam.change_settings(**changed)
-        _USUAL.set_gradients(params, step, SEED)
+        _set_by_hand(adam, **changed)
+        _USUAL.set_gradients(adam.params, step, SEED)
         adam.step()
     adam.finish()
+
+
+def check_schedule(
+    candidate: AdamCandidate, settings: AdamSettings, dtype: torch.dtype, device: torch.device, schedule: str
+) -> CheckedAdam:
+    """Let a scheduler, which of `SCHEDULES`, set lr and betas between steps: each step uses what is set.
+
+    Raises:
+        ParityError: it uses others.
+
+    """
+    adam = _made(candidate, schedule, settings, dtype, device)
+    scheduler = SCHEDULES[schedule](adam.optimizer)
+    for step in range(1, 7):
+        (group,) = adam.optimizer.param_groups
+        adam.change_settings(lr=float(scheduler.get_last_lr()[0]), betas=tuple(map(float, group["betas"])))
+        _USUAL.set_gradients(adam.params, step, SEED)
+        adam.step()
+        scheduler.step()
+    adam.finish()
+    return adam
+
+
+def check_lr_tensor(candidate: AdamCandidate, dtype: torch.dtype, device: torch.device, where: torch.device) -> None:
+    """Give lr as a tensor there, and write another value into it after every step, as schedulers do.
+
+    Raises:
+        ParityError: a step uses another value, or writes it.
+        TypeError, ValueError: it takes no tensor.
+
+    """
+    settings = usual_settings(candidate, dtype, lr=2.0**-4)
+    lr = torch.tensor(settings.lr, device=where)
+
+    def build(params: Iterable[torch.Tensor], usual: AdamSettings) -> torch.optim.Optimizer:
+        return candidate.build(params, replace(usual, lr=lr))  # type: ignore[arg-type]  # whether it takes one is asked
+
+    made = replace(candidate, build=build)
+    adam = _made(made, f"lr as a tensor on {where.type}", settings, dtype, device)
+    for step in range(1, 7):
+        _USUAL.set_gradients(adam.params, step, SEED)
+        adam.step()
+        _set_by_hand(adam, lr=2.0 ** -(4 + step % 3))
+    adam.finish()
+
+
+def _made(
+    candidate: AdamCandidate, what: str, settings: AdamSettings, dtype: torch.dtype, device: torch.device
+) -> CheckedAdam:
+    params = make_params(_USUAL, dtype, device, SEED)
+    return CheckedAdam(candidate, [Group(params, settings)], case_of(dtype, what, settings, SEED))
+
+
+def _set_by_hand(adam: CheckedAdam, **changed: Any) -> None:
+    """Write settings into the group: into a tensor that is there, or over a number."""
+    (group,) = adam.optimizer.param_groups
+    for name, value in changed.items():
+        if isinstance(group[name], torch.Tensor):
+            group[name].fill_(value)
+        else:
+            group[name] = value
+    adam.change_settings(**changed)
 
 
 def check_moved(candidate: AdamCandidate, settings: AdamSettings, dtype: torch.dtype, device: torch.device) -> None:
@@ -62,8 +137,8 @@ def check_moved(candidate: AdamCandidate, settings: AdamSettings, dtype: torch.d
         ParityError: the old memory was written, or the parameters did not move.
 
     """
-    params = make_params(_USUAL, dtype, device, SEED)
-    adam = CheckedAdam(candidate, [Group(params, settings)], case_of(dtype, "moved in memory", settings, SEED))
+    adam = _made(candidate, "moved in memory", settings, dtype, device)
+    params = adam.params
     left: list[torch.Tensor] = []
     kept: list[torch.Tensor] = []
     for step in range(1, 5):

@@ -10,17 +10,16 @@ from fuseproof.candidates import NormCandidate
 from fuseproof.parity import ParityError, spacing
 from fuseproof.parity.bits import same_bits
 from fuseproof.parity.norm.bounds import oracle, wanted
-from fuseproof.parity.norm.checks import build, case_of, run
+from fuseproof.parity.norm.checks import ALIGNED, build, case_of, run
 from fuseproof.parity.norm.regimes import REGIMES, SEED, NormInputs
 
 __all__ = ["check_one_row_alone", "check_permuted_rows", "check_repeated", "check_scaled", "check_shifted"]
 
-_SHAPE = (37, 256)  # every row begins where vector loads may: with the same columns it is summed in the same order
 _ALONE = (0, 17, 36)
 
 
 def _inputs(candidate: NormCandidate, dtype: torch.dtype, device: torch.device) -> NormInputs:
-    return REGIMES["usual"].inputs(_SHAPE[:1], _SHAPE[1:], dtype, device).of(candidate.kind)
+    return REGIMES["usual"].inputs(ALIGNED[:1], ALIGNED[1:], dtype, device).of(candidate.kind)
 
 
 def _assert_same(quantity: str, one: torch.Tensor, other: torch.Tensor, case: str) -> None:

@@ -87,7 +87,7 @@ def check_second_derivative(candidate: NormCandidate, dtype: torch.dtype, device
     y = module(x)
     try:
         (dx,) = torch.autograd.grad(y, x, dy, create_graph=True)
-        dx.square().sum().backward()  # all of the graph: asked for x alone, autograd passes by errors that lie elsewhere
+        dx.square().sum().backward()  # the whole graph: asked for x alone, autograd passes errors by
     except RuntimeError:
         return  # it says that it has no second derivative
     case = case_of(candidate, inputs, f"second derivative, seed {SEED}")

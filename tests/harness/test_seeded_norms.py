@@ -16,9 +16,11 @@ from fuseproof.candidates import LAYER_NORM, RMS_NORM, NormCandidate
 from fuseproof.parity import DTYPES, ParityError
 from fuseproof.parity.norm import REGIMES, check_eps, check_regime
 from fuseproof.parity.norm.apart import check_empty
+from fuseproof.parity.norm.checks import ALIGNED, SHAPE
 from fuseproof.parity.norm.layouts import LAYOUTS, check_layout
-from fuseproof.parity.norm.life import check_second_derivative, check_written
+from fuseproof.parity.norm.life import check_refused, check_second_derivative, check_written
 from fuseproof.parity.norm.relations import (
+    check_copied_rows,
     check_one_row_alone,
     check_permuted_rows,
     check_repeated,
@@ -26,11 +28,14 @@ from fuseproof.parity.norm.relations import (
     check_shifted,
 )
 from fuseproof.parity.norm.reuse import (
+    WRITES,
     check_asked_for,
     check_backward_again,
+    check_other_batches,
     check_rewritten,
     check_shared,
     check_without_autograd,
+    check_written_in_between,
 )
 
 CPU = torch.device("cpu")
@@ -44,7 +49,20 @@ SHAPES = {
     "65537x5": (65_537, 5),
     "1000x1025": (1000, 1025),
     "262145x4": (262_145, 4),
+    "5x5120": (5, 5120),
+    "4096x128": (4096, 128),
+    "1x256": (1, 256),
 }
+LAYOUTS_OF_BUGS = (
+    "x_columns_last",
+    "x_slice_of_columns",
+    "dy_columns_last",
+    "dy_slice_of_columns",
+    "dy_one_row",
+    "dy_one_column",
+    "all_shifted",
+    "dy_shifted_by_8_bytes",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +89,7 @@ class Function(torch.autograd.Function):
         ctx.norm, ctx.shapes = norm, (gamma.shape, None if beta is None else beta.shape)
         y = norm.store(y, x.dtype).view(x.shape)
         mean, rstd = norm.kept(mean, x.dtype), norm.kept(rstd, x.dtype)
-        ctx.save_for_backward(x, gamma, beta, y, mean, rstd)
+        norm.save(ctx, x, gamma, beta, y, mean, rstd)
         return y
 
     @staticmethod
@@ -83,7 +101,7 @@ class Function(torch.autograd.Function):
     @staticmethod
     def gradients(ctx, dy):
         """Return what the backward does."""
-        x, gamma, beta, y, mean, rstd = ctx.saved_tensors
+        x, gamma, beta, y, mean, rstd = ctx.norm.saved(ctx)
         norm, (gamma_shape, beta_shape) = ctx.norm, ctx.shapes
         columns = gamma.numel()
         rows, grads = norm.read(x.reshape(-1, columns)), norm.read_dy(dy, columns)
@@ -112,7 +130,21 @@ class Right(nn.Module):
 
     def forward(self, x):
         """Normalize over the last dimensions."""
+        self.refuse(x)
         return self.function.apply(x, self.weight, self.bias, self)
+
+    def refuse(self, x):
+        """Raise unless the last dimensions of x are those of gamma."""
+        if x.shape[x.dim() - self.weight.dim() :] != self.weight.shape:
+            raise ValueError(f"x of {tuple(x.shape)} does not end in {tuple(self.weight.shape)}")
+
+    def save(self, ctx, *tensors):
+        """Keep x, gamma, beta, y, mean and rstd for the backward."""
+        ctx.save_for_backward(*tensors)
+
+    def saved(self, ctx):
+        """Return what was kept."""
+        return ctx.saved_tensors
 
     def read(self, rows):
         """Return x as it is computed with."""
@@ -1307,6 +1339,262 @@ class InferenceOf1024Columns(Right):
         return super().forward(x)
 
 
+@bug()
+class StatisticsInTheModuleByVectors(Right):
+    """The same of a kernel that reads by vectors alone."""
+
+    def rows_forward(self, x, gamma, beta):
+        """Keep."""
+        y, *self.workspace = super().rows_forward(x, gamma, beta)
+        return y, *self.workspace
+
+    def kept_again(self, mean, rstd):
+        """Take what is there."""
+        return self.workspace if self.bias.numel() % 8 == 0 else (mean, rstd)
+
+
+@bug()
+class SecondBackwardByVectorsReadsAnotherX(Right):
+    """dx is written where x was saved, by the kernel that reads by vectors."""
+
+    def saved(self, ctx):
+        """Return another x the second time."""
+        x, *others = super().saved(ctx)
+        ctx.before, again = True, getattr(ctx, "before", False)
+        return x.roll(1, -1) if again and x.shape[-1] % 4 == 0 else x, *others
+
+
+@bug()
+class DbetaOfAFrozenGammaByVectors(Right):
+    """Where gamma is frozen dbeta is not summed, by the kernel that reads by vectors."""
+
+    def dbeta(self, dy, x_hat, gamma):
+        """Leave it."""
+        right = super().dbeta(dy, x_hat, gamma)
+        return right if self.asked[1] or dy.shape[1] % 4 else torch.zeros_like(right)
+
+
+@bug()
+class DgammaOfAFrozenInputByVectors(Right):
+    """Where dx is not asked for, as in a first norm, rstd is left out, by the kernel that reads by vectors."""
+
+    def dgamma(self, dy, x_hat, rstd):
+        """Divide."""
+        return super().dgamma(dy, x_hat if self.asked[0] or dy.shape[1] % 16 else x_hat / rstd, rstd)
+
+
+@bug()
+class XIsNotSaved(Right):
+    """It is kept past autograd, which then does not see that it was written."""
+
+    def save(self, ctx, x, *others):
+        """Keep."""
+        ctx.x = x
+        ctx.save_for_backward(*others)
+
+    def saved(self, ctx):
+        """Take what is there."""
+        return ctx.x, *ctx.saved_tensors
+
+
+@bug()
+class GammaIsNotSaved(Right):
+    """It is the module's, which a step in between writes."""
+
+    def save(self, ctx, x, gamma, *others):
+        """Leave it."""
+        ctx.save_for_backward(x, *others)
+
+    def saved(self, ctx):
+        """Take what is there."""
+        x, *others = ctx.saved_tensors
+        return x, self.weight.detach(), *others
+
+
+@bug()
+class ParametersKeptByTheirVersion(Right):
+    """Widened again where autograd has counted a write: what is written through ``.data`` is not counted."""
+
+    def affine(self, x_hat, gamma, beta):
+        """Take what was there at that version."""
+        version = self.weight._version, self.bias._version
+        if self.__dict__.get("version") != version:
+            self.version, self.wide = version, (gamma.clone(), beta.clone())
+        return super().affine(x_hat, *self.wide)
+
+
+@bug()
+class RowsOfTheFirstBatchSummed(Right):
+    """A workspace of the first batch's size: what a later one has more is lost."""
+
+    def summed(self, values):
+        """Leave the others out."""
+        return super().summed(values[: self.__dict__.setdefault("first", len(values))])
+
+
+@bug()
+class RowsOfALargerBatchSummedToo(Right):
+    """Partial sums of a batch before, which was larger, are still there."""
+
+    def dgamma(self, dy, x_hat, rstd):
+        """Add them."""
+        before, now = self.__dict__.get("partial", dy[:0]), dy * x_hat
+        self.partial = now
+        return self.summed(torch.cat([now, before[len(now) :]]) if before.shape[1:] == now.shape[1:] else now)
+
+
+@bug()
+class OutputBufferWithoutAutograd(Right):
+    """Without autograd y lies in memory that the next call writes again."""
+
+    def forward(self, x):
+        """Write into it."""
+        y = super().forward(x)
+        if torch.is_grad_enabled():
+            return y
+        key = (y.shape, y.dtype, torch.is_inference_mode_enabled())
+        return self.__dict__.setdefault("buffers", {}).setdefault(key, torch.empty_like(y)).copy_(y)
+
+
+@bug()
+class InferenceOf768ColumnsUnbiased(Right):
+    """Without autograd another kernel runs, which divides by one less than the columns of a model."""
+
+    def variance(self, x, mean):
+        """Scale."""
+        return super().variance(x, mean) * (768 / 767 if x.shape[1] == 768 and not self.training_call else 1.0)
+
+    def forward(self, x):
+        """Note whether gradients will be asked for."""
+        self.training_call = torch.is_grad_enabled()
+        return super().forward(x)
+
+
+# --- rows further apart than they are long ---
+
+
+def side_by_side(rows):
+    """Return rows as if one began where the other ends."""
+    if len(rows) > 1 and rows.stride(-1) == 1 and rows.stride(0) > rows.shape[1]:
+        return rows.as_strided(rows.shape, (rows.shape[1], 1))
+    return rows
+
+
+@bug()
+class XReadSideBySide(Right):
+    """The distance between rows is taken to be the hidden size."""
+
+    def read(self, rows):
+        """Ignore it."""
+        return super().read(side_by_side(rows))
+
+
+@bug()
+class XReadSideBySideInTheBackward(Right):
+    """The same in the backward alone: x is saved as it lies."""
+
+    def saved(self, ctx):
+        """Ignore the distance."""
+        x, gamma, *others = super().saved(ctx)
+        return side_by_side(x.reshape(-1, gamma.numel())).view(x.shape), gamma, *others
+
+
+@bug()
+class DyReadSideBySide(Right):
+    """The same of gradients, as what is cut from wider ones has."""
+
+    def read_dy(self, dy, columns):
+        """Ignore the distance."""
+        return super().read_dy(side_by_side(dy.reshape(-1, columns)), columns)
+
+
+@bug()
+class OneNumberOfEachRowTakenForAll(Right):
+    """A dy that is expanded along the columns is taken for one that is expanded along all."""
+
+    def read_dy(self, dy, columns):
+        """Take the first row."""
+        rows = dy.reshape(-1, columns)
+        return super().read_dy(rows[:1].expand_as(rows) if rows.stride() == (1, 0) else dy, columns)
+
+
+# --- sizes that have a kernel of their own ---
+
+
+@bug()
+class MeanOf5120ColumnsWithoutTheLastFour(Right):
+    """The kernel of one hidden size ends too soon."""
+
+    def mean(self, x):
+        """Leave them out."""
+        return super().mean(x[:, :-4] if x.shape[1] == 5120 else x)
+
+
+@bug()
+class LastRowsBeyond2048NotSummedByVectors(Right):
+    """Where columns are whole warps of vectors the last part of many rows does not count."""
+
+    def summed(self, values):
+        """Leave it out."""
+        many = len(values) > 2048 and values.shape[1] % 128 == 0
+        return super().summed(values[: len(values) // 32 * 32 - 32] if many else values)
+
+
+@bug()
+class LongRowsBeyond65535AreZero(Right):
+    """Rows of 128 columns and more have a block each, and a grid has 65,535."""
+
+    def store(self, y, dtype):
+        """Stop."""
+        y = super().store(y, dtype)
+        if y.shape[1] >= 128:
+            y[65_535:] = 0
+        return y
+
+
+@bug()
+class DgammaOfOneLongRowOffByAThousandth(Right):
+    """One row has a kernel of its own."""
+
+    def dgamma(self, dy, x_hat, rstd):
+        """Scale."""
+        alone = len(dy) == 1 and dy.shape[1] > 64 and dy.shape[1] % 4 == 0
+        return super().dgamma(dy, x_hat, rstd) * (0.999 if alone else 1.0)
+
+
+@bug()
+class OtherHiddenSizesInPieces(Right):
+    """Rows of twice the hidden size are taken for two each."""
+
+    def refuse(self, x):
+        """Take them."""
+
+
+class DifferentiableByXAndGamma(Function):
+    """Its dx can be differentiated, as if dy were a constant."""
+
+    @staticmethod
+    def backward(ctx, dy):
+        """Compute dx by operations that autograd follows."""
+        x, gamma, *_ = ctx.saved_tensors
+        norm, columns = ctx.norm, gamma.numel()
+        with torch.no_grad():
+            _, dgamma, dbeta, _ = Function.gradients(ctx, dy)
+        rows = norm.read(x.reshape(-1, columns))
+        mean = norm.mean(rows)
+        rstd = norm.rstd(norm.variance(rows, mean), norm.eps)
+        g = norm.scaled(norm.read_dy(dy.detach(), columns), gamma.flatten().float())
+        dx = norm.dx(g, norm.x_hat(rows, mean, rstd), rstd)
+        return dx.to(x.dtype).view(x.shape), dgamma, dbeta, None
+
+
+@bug(FP32, "gradient penalties are checked in FP32")
+class SecondDerivativeZeroByDy(Right):
+    """A gradient penalty is right for this norm, and wrong for the layers after it."""
+
+    function = DifferentiableByXAndGamma
+
+
 # --- the front door ---
 
 
@@ -1317,18 +1605,27 @@ def battery(candidate, dtype_name, seed=SEED):
         yield regime.name, lambda r=regime: check_regime(candidate, r, dtype, CPU, seed=seed)
     for eps in (0.0, 1e-12, 0.1, 1.0):
         yield f"eps_{eps:g}", lambda e=eps: check_eps(candidate, e, dtype, CPU)
-    for name in ("x_columns_last", "dy_columns_last", "dy_one_row", "all_shifted", "dy_shifted_by_8_bytes"):
+    for name in LAYOUTS_OF_BUGS:
         assert name in LAYOUTS
         yield name, lambda n=name: check_layout(candidate, n, dtype, CPU)
     yield "no_rows", lambda: check_empty(candidate, (0,), (64,), dtype_name, CPU)
     yield "all_is_written", lambda: check_written(candidate, (37,), (257,), dtype, CPU)
     yield "rows_in_another_order", lambda: check_permuted_rows(candidate, dtype, CPU)
     yield "a_row_alone", lambda: check_one_row_alone(candidate, dtype, CPU)
-    yield "written_parameters", lambda: check_rewritten(candidate, dtype, CPU)
-    yield "called_twice", lambda: check_shared(candidate, dtype, CPU)
-    yield "backward_again", lambda: check_backward_again(candidate, dtype, CPU)
-    yield "some_gradients", lambda: check_asked_for(candidate, dtype, CPU)
-    yield "without_autograd", lambda: check_without_autograd(candidate, dtype, CPU)
+    for write in WRITES:
+        yield f"written_parameters_{write}", lambda w=write: check_rewritten(candidate, dtype, CPU, w)
+    for rows, columns in (SHAPE, ALIGNED):
+        of, shape = f"_{rows}x{columns}", (rows, columns)
+        yield f"called_twice{of}", lambda s=shape: check_shared(candidate, dtype, CPU, s)
+        yield f"backward_again{of}", lambda s=shape: check_backward_again(candidate, dtype, CPU, s)
+        yield f"some_gradients{of}", lambda s=shape: check_asked_for(candidate, dtype, CPU, s)
+    for rows, columns in (SHAPE, (5, 1025), (37, 768)):
+        of, shape = f"_{rows}x{columns}", (rows, columns)
+        yield f"without_autograd{of}", lambda s=shape: check_without_autograd(candidate, dtype, CPU, s)
+    for written in ("x", "y", "weight") if candidate.kind == "rms_norm" else ("x", "y", "weight", "bias"):
+        yield f"{written}_written_in_between", lambda w=written: check_written_in_between(candidate, dtype, CPU, w)
+    yield "other_batches", lambda: check_other_batches(candidate, dtype, CPU)
+    yield "another_hidden_size", lambda: check_refused(candidate, dtype, CPU, hidden=64, given=128)
     yield "scaled", lambda: check_scaled(candidate, dtype, CPU)
     if candidate.kind == "layer_norm":
         yield "shifted", lambda: check_shifted(candidate, dtype, CPU)
@@ -1342,6 +1639,7 @@ def battery(candidate, dtype_name, seed=SEED):
             ),
         )
     yield "repeated", lambda: check_repeated(candidate, dtype, CPU, runs=4)
+    yield "copied_rows", lambda: check_copied_rows(candidate, dtype, CPU)
     yield (
         "300x1000",
         lambda: check_regime(
@@ -1642,8 +1940,9 @@ def table():
     text = f"""
 {len(BUGS)} LayerNorms and RMSNorms, each with one thing wrong, go through {checks} checks of the parity
 tests (one less in half precision): every kind of input, memory layouts, shapes beyond a block and a grid, an
-empty batch, relations between runs. A cell holds how many of the checks catch the bug, and the first that
-does; or why nothing can. Right norms with another order of the arithmetic pass all of them.
+empty batch, relations between runs, modules that are used again, tensors that are written in between. A cell
+holds how many of the checks catch the bug, and the first that does; or why nothing can. Right norms with
+another order of the arithmetic pass all of them.
 """
     module = "tests/harness/test_seeded_norms.py"
     return SEEDED["page"]("Wrong norms, and what catches them", text, module, DTYPES, map(row, BUGS))

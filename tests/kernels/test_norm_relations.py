@@ -4,6 +4,7 @@ import pytest
 
 from fuseproof.parity import DTYPES
 from fuseproof.parity.norm.relations import (
+    check_copied_rows,
     check_one_row_alone,
     check_permuted_rows,
     check_repeated,
@@ -21,6 +22,13 @@ by_dtype = pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_in_another_order(norm, dtype, device):
     """y and dx of a row have the same bits wherever it stands."""
     check_permuted_rows(norm, DTYPES[dtype], device)
+
+
+@pytest.mark.fault(21, 27)
+@by_dtype
+def test_copies_of_rows_beyond_a_grid(norm, dtype, device):
+    """Of 65,564 rows of 128 columns, the same 37 again and again, come the same y and dx each time."""
+    check_copied_rows(norm, DTYPES[dtype], device)
 
 
 @pytest.mark.fault(28)

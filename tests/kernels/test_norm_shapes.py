@@ -8,7 +8,7 @@ import torch
 from fuseproof.parity import DTYPES
 from fuseproof.parity.norm import REGIMES, check, check_regime
 from fuseproof.parity.norm.apart import check_beyond_2_to_31, check_empty
-from fuseproof.parity.norm.life import check_written
+from fuseproof.parity.norm.life import check_refused, check_written
 from fuseproof.parity.norm.regimes import SEED
 
 pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("norm_case")]
@@ -26,10 +26,22 @@ def around(*centres):
 ROWS = {"few": (1, 2, 3, 5), **around(16, 32, 64, 128, 256, 512, 1024)}
 # Rows to columns, aligned and not. Blocks that take four rows each reach 262,140, those that take sixteen 1,048,560.
 MANY_ROWS = {65_535: 8, 65_536: 5, 65_537: 8, 131_073: 5, 262_145: 8, 1_048_577: 5}
-# More rows than a part of the sums and more columns than a block, with tails and without.
-ROWS_AND_COLUMNS = {"1000x1025": (1000, 1025), "2049x770": (2049, 770), "520x2048": (520, 2048)}
-# Rows are read by 32 lanes, 128 threads, and vectors of 2, 4 and 8; Apex's half kernel by 8 x 128. Odd ones in between.
-COLUMNS = {**around(*(2**k for k in range(1, 17))), "usual": (100, 768, 1000, 1536, 3000)}
+# More rows than a part of the sums and more columns than a block, with tails and without; one row that is all there is.
+ROWS_AND_COLUMNS = {
+    "1000x1025": (1000, 1025),
+    "2049x770": (2049, 770),
+    "520x2048": (520, 2048),
+    "4096x768": (4096, 768),
+    "1x256": (1, 256),
+}
+# Rows are read by 32 lanes, 128 threads, and vectors of 2, 4 and 8; Apex's half kernel by 8 x 128. Odd ones in between,
+# and hidden sizes of language models, for some of which there are kernels of their own.
+COLUMNS = {
+    **around(*(2**k for k in range(1, 17))),
+    "usual": (100, 768, 1000, 1536, 3000),
+    "models": (1280, 1600, 2304, 2560, 3072, 3584, 3840, 5120, 6144, 7168, 12_288),
+}
+OTHER_HIDDEN = {"half": 32, "one_more": 65, "twice": 128}  # where 64 is right
 DIMENSIONS = {
     "1d_of_1": ((), (64,)),
     "2d": ((3,), (64,)),
@@ -134,6 +146,14 @@ def test_dimensions(norm, dtype, dimensions, device):
     leading, normalized_shape = DIMENSIONS[dimensions]
     skip_dimensions(norm, normalized_shape)
     check_regime(norm, USUAL, DTYPES[dtype], device, leading=leading, normalized_shape=normalized_shape)
+
+
+@pytest.mark.fault(22)
+@pytest.mark.parametrize("hidden", OTHER_HIDDEN)
+@by_dtype
+def test_another_hidden_size_is_refused(norm, dtype, hidden, device):
+    """Rows of another length than the parameters are an error, and not cut into pieces or put together."""
+    check_refused(norm, DTYPES[dtype], device, hidden=64, given=OTHER_HIDDEN[hidden])
 
 
 @pytest.mark.fault(22)

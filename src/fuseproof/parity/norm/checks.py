@@ -17,9 +17,10 @@ from fuseproof.parity.norm.bounds import AffineInHalf, budget, oracle, trusted, 
 from fuseproof.parity.norm.nature import nature_of
 from fuseproof.parity.norm.regimes import REGIMES, SEED, NormInputs, NormRegime
 
-__all__ = ["SHAPE", "NormOutputs", "build", "case_of", "check", "check_eps", "check_regime", "judge", "run"]
+__all__ = ["ALIGNED", "SHAPE", "NormOutputs", "build", "case_of", "check", "check_eps", "check_regime", "judge", "run"]
 
 SHAPE = (37, 257)  # rows and columns that no vector width divides; every other row of half precision is unaligned
+ALIGNED = (37, 256)  # every row begins where vector loads may: with the same columns it is summed in the same order
 
 _STATISTICS = frozenset({"mean", "rstd"})
 # Elements. The oracle's hundreds of small FP64 operations would each wait for a GPU that other workers use too.

@@ -40,6 +40,13 @@ def _every_other_row(values: torch.Tensor) -> torch.Tensor:
     return storage[::2].copy_(values)
 
 
+def _slice_of_columns(values: torch.Tensor) -> torch.Tensor:
+    """Rows are further apart than they are long: the middle third of wider ones, as a chunk of q, k and v together."""
+    columns = values.shape[-1]
+    storage = torch.zeros(*values.shape[:-1], 3 * columns, dtype=values.dtype, device=values.device)
+    return storage[..., columns : 2 * columns].copy_(values)
+
+
 def _one_row(values: torch.Tensor) -> torch.Tensor:
     """All rows are the same memory."""
     return values[:1, :1, :1].expand(values.shape)
@@ -50,6 +57,11 @@ def _one_element(values: torch.Tensor) -> torch.Tensor:
     return values[:1, :1, :1, :1].expand(values.shape)
 
 
+def _one_column(values: torch.Tensor) -> torch.Tensor:
+    """What the gradient of a sum over the columns is: one number for each row, which lie side by side."""
+    return values[..., :1].contiguous().expand(values.shape)
+
+
 # How x, dy and the parameters lie in memory.
 LAYOUTS: Mapping[str, tuple[_Layout, _Layout, _Layout]] = MappingProxyType(
     {
@@ -58,6 +70,7 @@ LAYOUTS: Mapping[str, tuple[_Layout, _Layout, _Layout]] = MappingProxyType(
         "x_channels_last": (channels_last, _plain, _plain),
         "x_every_other_column": (_every_other_column, _plain, _plain),
         "x_every_other_row": (_every_other_row, _plain, _plain),
+        "x_slice_of_columns": (_slice_of_columns, _plain, _plain),
         "x_one_row": (_one_row, _plain, _plain),
         "x_shifted": (shifted, _plain, _plain),
         "dy_transposed": (_plain, transposed, _plain),
@@ -65,7 +78,9 @@ LAYOUTS: Mapping[str, tuple[_Layout, _Layout, _Layout]] = MappingProxyType(
         "dy_channels_last": (_plain, channels_last, _plain),
         "dy_every_other_column": (_plain, _every_other_column, _plain),
         "dy_every_other_row": (_plain, _every_other_row, _plain),
+        "dy_slice_of_columns": (_plain, _slice_of_columns, _plain),
         "dy_one_row": (_plain, _one_row, _plain),
+        "dy_one_column": (_plain, _one_column, _plain),
         "dy_one_element": (_plain, _one_element, _plain),
         "dy_shifted": (_plain, shifted, _plain),
         "both_columns_last": (_columns_last, _columns_last, _plain),

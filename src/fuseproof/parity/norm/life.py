@@ -1,4 +1,4 @@
-"""Norms in uses beyond one forward and backward: second derivatives, memory that others have left."""
+"""Norms in uses beyond one forward and backward: second derivatives, memory that others have left, a wrong shape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fuseproof.parity import ParityError
 from fuseproof.parity.norm.checks import build, case_of, judge, run
 from fuseproof.parity.norm.regimes import REGIMES, SEED, NormInputs
 
-__all__ = ["check_second_derivative", "check_written", "poison"]
+__all__ = ["check_refused", "check_second_derivative", "check_written", "poison"]
 
 # Of the largest: a term that is missing is of the size of the whole; roundings are 1,000 times smaller.
 _SECOND_TOLERANCE = 1e-4
@@ -56,6 +56,24 @@ def check_written(
     del lid
 
 
+def check_refused(candidate: NormCandidate, dtype: torch.dtype, device: torch.device, hidden: int, given: int) -> None:
+    """Give a norm of `hidden` columns rows of `given`: an error.
+
+    Raises:
+        ParityError: something comes of them.
+
+    """
+    inputs = REGIMES["usual"].inputs((4,), (hidden,), dtype, device).of(candidate.kind)
+    module = build(candidate, inputs)
+    x = REGIMES["usual"].inputs((4,), (given,), dtype, device).x
+    try:
+        y = module(x)
+    except (RuntimeError, ValueError, AssertionError):
+        return
+    case = case_of(candidate, inputs, f"given 4x{given}")
+    raise ParityError(f"rows of {given} are taken by a norm of {hidden}: y is {tuple(y.shape)} ({case})")
+
+
 def check_second_derivative(candidate: NormCandidate, dtype: torch.dtype, device: torch.device) -> None:
     """Differentiate the squared norm of dx, as a gradient penalty does: the right values, or an error.
 
@@ -65,15 +83,17 @@ def check_second_derivative(candidate: NormCandidate, dtype: torch.dtype, device
     """
     inputs = REGIMES["usual"].inputs((5,), (16,), dtype, device).of(candidate.kind)
     module = build(candidate, inputs)
-    x = inputs.x.detach().requires_grad_()
+    x, dy = inputs.x.detach().requires_grad_(), inputs.dy.detach().requires_grad_()
     y = module(x)
     try:
-        (dx,) = torch.autograd.grad(y, x, inputs.dy, create_graph=True)
-        found = torch.autograd.grad(dx.square().sum(), (x, module.get_parameter("weight")), allow_unused=True)
+        (dx,) = torch.autograd.grad(y, x, dy, create_graph=True)
+        dx.square().sum().backward()  # the whole graph: asked for x alone, autograd passes errors by
     except RuntimeError:
         return  # it says that it has no second derivative
     case = case_of(candidate, inputs, f"second derivative, seed {SEED}")
-    for name, got, expected in zip(("x", "gamma"), found, _second_derivative(candidate.kind, inputs), strict=True):
+    owners = {"x": x, "gamma": module.get_parameter("weight"), "dy": dy}
+    for (name, owner), expected in zip(owners.items(), _second_derivative(candidate.kind, inputs), strict=True):
+        got = owner.grad
         actual = torch.zeros_like(expected) if got is None else got.double()
         error, size = (actual - expected).abs().max().item(), expected.abs().max().item()
         if not error <= _SECOND_TOLERANCE * size:
@@ -85,14 +105,15 @@ def check_second_derivative(candidate: NormCandidate, dtype: torch.dtype, device
 
 
 def _second_derivative(kind: str, inputs: NormInputs) -> tuple[torch.Tensor, ...]:
-    """Return the derivatives of the squared norm of dx by x and gamma, by autograd through the formula in FP64."""
+    """Return the derivatives of the squared norm of dx by x, gamma and dy, by autograd through the formula in FP64."""
     x = inputs.x.detach().double().requires_grad_()
     gamma = inputs.flat(inputs.gamma, 1.0).detach().double().requires_grad_()
-    g = gamma * inputs.dy.double()
+    dy = inputs.dy.detach().double().requires_grad_()
+    g = gamma * dy
     centred = x - x.mean(-1, keepdim=True) if kind == "layer_norm" else x
     rstd = (centred.square().mean(-1, keepdim=True) + inputs.eps).rsqrt()
     x_hat = centred * rstd
     dx = g - x_hat * (g * x_hat).mean(-1, keepdim=True)
     if kind == "layer_norm":
         dx = dx - g.mean(-1, keepdim=True)
-    return torch.autograd.grad((rstd * dx).square().sum(), (x, gamma))
+    return torch.autograd.grad((rstd * dx).square().sum(), (x, gamma, dy))

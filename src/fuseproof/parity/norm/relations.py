@@ -10,17 +10,25 @@ from fuseproof.candidates import NormCandidate
 from fuseproof.parity import ParityError, spacing
 from fuseproof.parity.bits import same_bits
 from fuseproof.parity.norm.bounds import oracle, wanted
-from fuseproof.parity.norm.checks import build, case_of, run
+from fuseproof.parity.norm.checks import ALIGNED, build, case_of, run
 from fuseproof.parity.norm.regimes import REGIMES, SEED, NormInputs
 
-__all__ = ["check_one_row_alone", "check_permuted_rows", "check_repeated", "check_scaled", "check_shifted"]
+__all__ = [
+    "check_copied_rows",
+    "check_one_row_alone",
+    "check_permuted_rows",
+    "check_repeated",
+    "check_scaled",
+    "check_shifted",
+]
 
-_SHAPE = (37, 256)  # every row begins where vector loads may: with the same columns it is summed in the same order
 _ALONE = (0, 17, 36)
+# More rows than a grid has blocks, which is 65,535, each as long as a warp that reads vectors of 16 bytes in FP32.
+_COPIES, _LONG = 65_536 // ALIGNED[0] + 1, (37, 128)
 
 
 def _inputs(candidate: NormCandidate, dtype: torch.dtype, device: torch.device) -> NormInputs:
-    return REGIMES["usual"].inputs(_SHAPE[:1], _SHAPE[1:], dtype, device).of(candidate.kind)
+    return REGIMES["usual"].inputs(ALIGNED[:1], ALIGNED[1:], dtype, device).of(candidate.kind)
 
 
 def _assert_same(quantity: str, one: torch.Tensor, other: torch.Tensor, case: str) -> None:
@@ -43,6 +51,22 @@ def check_permuted_rows(candidate: NormCandidate, dtype: torch.dtype, device: to
     case = case_of(candidate, inputs, "rows in another order")
     _assert_same("y", permuted.y, plain.y[order], case)
     _assert_same("dx", permuted.dx, plain.dx[order], case)
+
+
+def check_copied_rows(candidate: NormCandidate, dtype: torch.dtype, device: torch.device) -> None:
+    """Compare copies of rows, of which there are more than a grid has blocks, with the first ones, bit by bit.
+
+    Raises:
+        ParityError: where a row stands changes what comes of it.
+
+    """
+    few = REGIMES["usual"].inputs(_LONG[:1], _LONG[1:], dtype, device).of(candidate.kind)
+    inputs = replace(few, x=few.x.repeat(_COPIES, 1), dy=few.dy.repeat(_COPIES, 1))
+    outputs = run(candidate, inputs, watch=False)  # copies of the inputs take longer than the norm
+    case = case_of(candidate, inputs, f"the same {len(few.x)} rows {_COPIES} times")
+    for quantity in ("y", "dx"):
+        values = getattr(outputs, quantity)
+        _assert_same(quantity, values, values[: len(few.x)].repeat(_COPIES, 1), case)
 
 
 def check_one_row_alone(candidate: NormCandidate, dtype: torch.dtype, device: torch.device) -> None:

@@ -1095,7 +1095,8 @@ class OfConstruction(Right):
     def one(self, param, grad, group):
         """Take the old setting."""
         (owner,) = (i for i, other in enumerate(self.param_groups) if other is group)
-        super().one(param, grad, {**group, self.setting: self.kept[owner]})
+        settings = {self.setting: self.kept[owner]} if owner < len(self.kept) else {}
+        super().one(param, grad, {**group, **settings})
 
 
 @bug()

@@ -154,7 +154,6 @@ def test_moments_are_kept_in_float32(adam, dtype, device):
     check_regime(replace(adam, moments="float32"), USUAL, settings, dtype, device, steps=2)
 
 
-@pytest.mark.fault(4)
 @pytest.mark.parametrize("default", ["bf16", "fp16"])
 def test_the_default_dtype_does_not_matter(adam, default, device):
     """Who makes models under ``torch.set_default_dtype`` has FP32 moments for FP32 parameters all the same."""

@@ -15,10 +15,10 @@ from torch.autograd.function import once_differentiable
 from fuseproof.candidates import LAYER_NORM, RMS_NORM, NormCandidate
 from fuseproof.parity import DTYPES, ParityError
 from fuseproof.parity.norm import REGIMES, check_eps, check_regime
-from fuseproof.parity.norm.apart import check_empty
+from fuseproof.parity.norm.apart import check_empty, check_refused
 from fuseproof.parity.norm.checks import ALIGNED, SHAPE
 from fuseproof.parity.norm.layouts import LAYOUTS, check_layout
-from fuseproof.parity.norm.life import check_refused, check_second_derivative, check_written
+from fuseproof.parity.norm.life import check_second_derivative, check_written
 from fuseproof.parity.norm.relations import (
     check_copied_rows,
     check_one_row_alone,
@@ -1625,7 +1625,7 @@ def battery(candidate, dtype_name, seed=SEED):
     for written in ("x", "y", "weight") if candidate.kind == "rms_norm" else ("x", "y", "weight", "bias"):
         yield f"{written}_written_in_between", lambda w=written: check_written_in_between(candidate, dtype, CPU, w)
     yield "other_batches", lambda: check_other_batches(candidate, dtype, CPU)
-    yield "another_hidden_size", lambda: check_refused(candidate, dtype, CPU, hidden=64, given=128)
+    yield "another_hidden_size", lambda: check_refused(candidate, CPU, hidden=64, given=128)
     yield "scaled", lambda: check_scaled(candidate, dtype, CPU)
     if candidate.kind == "layer_norm":
         yield "shifted", lambda: check_shifted(candidate, dtype, CPU)

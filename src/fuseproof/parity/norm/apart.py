@@ -1,4 +1,4 @@
-"""Checks of norms that can spoil a CUDA context, in a process of their own."""
+"""Checks of norms that can spoil a CUDA context, or end their process, in one of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fuseproof.parity.norm.bounds import Wanted, budget, oracle, wanted
 from fuseproof.parity.norm.checks import build, case_of, check, run
 from fuseproof.parity.norm.regimes import NORM_DTYPES, REGIMES, SEED, NormInputs
 
-__all__ = ["check_beyond_2_to_31", "check_empty"]
+__all__ = ["check_beyond_2_to_31", "check_empty", "check_refused"]
 
 _HIDDEN = 1024
 _CHUNK_ROWS = 2**16  # FP64 copies of 512 MiB
@@ -49,6 +49,35 @@ def check_beyond_2_to_31(candidate: NormCandidate, dtype: str) -> None:
 
     """
     run_in_child(f"{__name__}:_check_chunks", candidate.kind, candidate.reference, dtype)
+
+
+def check_refused(candidate: NormCandidate, device: torch.device, hidden: int, given: int) -> None:
+    """Give an FP32 norm of `hidden` columns rows of `given`: an error that Python can catch; on CUDA apart.
+
+    Raises:
+        ParityError: something comes of them, or the process has ended.
+
+    """
+    if device.type == "cuda":
+        run_in_child(f"{__name__}:_check_rows", candidate.kind, candidate.reference, hidden, given, device.type)
+    else:
+        _refused(candidate, hidden, given, device)
+
+
+def _check_rows(kind: str, reference: str, hidden: int, given: int, device: str) -> None:
+    _refused(norm_candidate(kind, reference), hidden, given, torch.device(device))
+
+
+def _refused(candidate: NormCandidate, hidden: int, given: int, device: torch.device) -> None:
+    inputs = REGIMES["usual"].inputs((4,), (hidden,), torch.float32, device).of(candidate.kind)
+    module = build(candidate, inputs)
+    x = REGIMES["usual"].inputs((4,), (given,), torch.float32, device).x
+    try:
+        y = module(x)
+    except (RuntimeError, ValueError, AssertionError):
+        return
+    case = case_of(candidate, inputs, f"given 4x{given}")
+    raise ParityError(f"rows of {given} are taken by a norm of {hidden}: y is {tuple(y.shape)} ({case})")
 
 
 def _check_shape(kind: str, reference: str, leading: list[int], normalized: list[int], dtype: str, device: str) -> None:

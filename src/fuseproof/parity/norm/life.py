@@ -9,7 +9,7 @@ from fuseproof.parity import ParityError
 from fuseproof.parity.norm.checks import build, case_of, judge, run
 from fuseproof.parity.norm.regimes import REGIMES, SEED, NormInputs
 
-__all__ = ["check_refused", "check_second_derivative", "check_written", "poison"]
+__all__ = ["check_second_derivative", "check_written", "poison"]
 
 # Of the largest: a term that is missing is of the size of the whole; roundings are 1,000 times smaller.
 _SECOND_TOLERANCE = 1e-4
@@ -54,24 +54,6 @@ def check_written(
     outputs = run(candidate, inputs, module, watch=False)  # copies of the inputs would take the memory
     judge(candidate, inputs, outputs, case_of(candidate, inputs, f"memory full of NaN, seed {SEED}"))
     del lid
-
-
-def check_refused(candidate: NormCandidate, dtype: torch.dtype, device: torch.device, hidden: int, given: int) -> None:
-    """Give a norm of `hidden` columns rows of `given`: an error.
-
-    Raises:
-        ParityError: something comes of them.
-
-    """
-    inputs = REGIMES["usual"].inputs((4,), (hidden,), dtype, device).of(candidate.kind)
-    module = build(candidate, inputs)
-    x = REGIMES["usual"].inputs((4,), (given,), dtype, device).x
-    try:
-        y = module(x)
-    except (RuntimeError, ValueError, AssertionError):
-        return
-    case = case_of(candidate, inputs, f"given 4x{given}")
-    raise ParityError(f"rows of {given} are taken by a norm of {hidden}: y is {tuple(y.shape)} ({case})")
 
 
 def check_second_derivative(candidate: NormCandidate, dtype: torch.dtype, device: torch.device) -> None:

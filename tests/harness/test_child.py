@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuseproof.parity import ParityError
-from fuseproof.parity.child import ChildError, failure_expected, run_in_child
+from fuseproof.parity.child import ChildError, ProcessEndedError, failure_expected, run_in_child
 from fuseproof.parity.forks import ForkServer, fork_server
 
 CHECKS = """
@@ -96,8 +96,9 @@ def test_it_is_another_process_with_this_environment(monkeypatch):
 )
 def test_a_wrong_answer_is_a_parity_error(check, arguments, message):
     """What the check says comes back word for word; a process that died is a wrong answer too."""
-    with pytest.raises(ParityError, match=message):
+    with pytest.raises(ParityError, match=message) as caught:
         run_in_child(f"checks_for_child:{check}", *arguments)
+    assert isinstance(caught.value, ProcessEndedError) == (check in ("killed", "gone"))
 
 
 def test_a_child_that_is_in_order_is_asked_again(tmp_path, monkeypatch):

@@ -17,12 +17,16 @@ from fuseproof.parity import worst
 from fuseproof.parity.forks import ServerError, fork_server
 from fuseproof.parity.measures import ParityError
 
-__all__ = ["ChildError", "failure_expected", "run_in_child"]
+__all__ = ["ChildError", "ProcessEndedError", "failure_expected", "run_in_child"]
 
 _LONGEST_S = 300  # the slowest check takes seconds; a loaded machine may need 20 to make a CUDA context
 _TOLD_LINES = 5  # of what a child that died wrote last
 _RIGHT, _WRONG, _BROKEN = "right", "wrong", "broken"
 _expected = ContextVar("expected", default=False)
+
+
+class ProcessEndedError(ParityError):
+    """The process ended before the check had answered: killed by a signal, or by an exit of its own."""
 
 
 class ChildError(Exception):
@@ -55,7 +59,8 @@ def run_in_child(
         environ: variables in whose place others are in this process.
 
     Raises:
-        ParityError: the check, torch or CUDA said that something is wrong, or the child died or hung.
+        ProcessEndedError: the child died before it had answered.
+        ParityError: the check, torch or CUDA said that something is wrong, or the child hung.
         ChildError: there is no such check, or it failed by an error of its own.
 
     """
@@ -84,7 +89,8 @@ def _ask(
         said = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None
         heard = stderr.read_text(encoding="utf-8", errors="replace") if stderr.exists() else ""
     if said is None:
-        return ParityError(f"{check}{arguments}: its process {_ending(ended.status)}: {_last(heard)}"), ended.calls
+        said_last = f"{check}{arguments}: its process {_ending(ended.status)}: {_last(heard)}"
+        return ProcessEndedError(said_last), ended.calls
     kind, message, *noted = said
     worst.note_all(noted)
     if kind == _BROKEN:

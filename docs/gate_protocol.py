@@ -402,8 +402,10 @@ def _slowed(values: Values, added: Mapping[str, float]) -> Values:
     }
 
 
-def evaluate(folders: Sequence[Path], *, boards: bool = False, without: str = "") -> Iterator[str]:
-    """Yield the lines of the report; `boards` and `without` as for `read`."""
+def evaluate(
+    folders: Sequence[Path], *, boards: bool = False, without: str = "", added: Sequence[float] = ADDED_PERCENT
+) -> Iterator[str]:
+    """Yield the lines of the report; `boards` and `without` as for `read`, `added` slow-downs in percent."""
     processes = read(folders, "aa", boards=boards, without=without)
     if len(processes) < LEAST:
         yield f"{len(processes)} A/A processes: fewer than {LEAST} judge nothing"
@@ -421,7 +423,7 @@ def evaluate(folders: Sequence[Path], *, boards: bool = False, without: str = ""
         yield from _group_lines(f"visit {visit}, GPU {board}", chosen)
     yield from _group_lines("all", judged)
     for paired, way in WAYS.items():
-        for percent in ADDED_PERCENT:
+        for percent in added:
             yield f"{way}: +{percent:g} % added: {_found(processes, keys, paired, percent)}"
     yield _pairs_line(processes)
     yield from _planted_lines(read(folders, "planted", without=without))

@@ -87,12 +87,22 @@ def page(title: str, text: str, module: str, dtypes: Iterable[str], rows: Iterab
     return "\n".join(lines)
 
 
-def seen_in(path: Path, dtypes: Iterable[str], bugs: Mapping[str, object]) -> dict[str, set[str]]:
-    """Return what a page says: by bug, the dtypes in which something catches it. Other rows are no bugs."""
+def first_checks(path: Path, dtypes: Iterable[str], bugs: Mapping[str, object]) -> dict[tuple[str, str], str]:
+    """Return what a page says: by bug and dtype, the first check that catches it. Other rows are no bugs."""
     dtypes = list(dtypes)
     rows = [line.split("|")[1:-1] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     return {
-        name: {dtype for dtype, cell in zip(dtypes, cells, strict=True) if not cell.strip().startswith("hidden")}
+        (name, dtype): cell.strip().partition(": ")[2]
         for first, *cells in rows
         if (name := first.strip()) in bugs
+        for dtype, cell in zip(dtypes, cells, strict=True)
+        if not cell.strip().startswith("hidden")
     }
+
+
+def seen_in(path: Path, dtypes: Iterable[str], bugs: Mapping[str, object]) -> dict[str, set[str]]:
+    """Return what a page says: by bug, the dtypes in which something catches it."""
+    said: dict[str, set[str]] = {}
+    for name, dtype in first_checks(path, dtypes, bugs):
+        said.setdefault(name, set()).add(dtype)
+    return said

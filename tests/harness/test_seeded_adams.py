@@ -1513,13 +1513,14 @@ def battery(candidate, dtype_name, seed=20261129):
 LAST = {"as_with_fp32_state", "300000_elements", "late_steps"}
 
 
-def caught_by(name, dtype):
+def caught_by(name, dtype, first=""):
     """Yield (name of the check, what it says) of the checks that catch a bug.
 
-    The long ones are asked only if no other sees it.
+    The long ones are asked only if no other sees it; `first` is the one that is asked first.
     """
     caught = False
-    for check_name, check in battery(BUGS[name].candidate(), dtype):
+    checks = battery(BUGS[name].candidate(), dtype)
+    for check_name, check in sorted(checks, key=lambda each: each[0] != first):
         if check_name in LAST and caught:
             continue
         try:
@@ -1539,10 +1540,14 @@ def cells():
     ]
 
 
+FIRST_CHECKS = SEEDED["first_checks"](TABLE, DTYPES, BUGS)
+
+
 @pytest.mark.parametrize(("name", "dtype"), cells())
 def test_wrong_adam_is_caught_where_it_can_be_seen(name, dtype):
     """In each dtype that a bug is said to be seen in it is caught, in the others by nothing: the list is true."""
-    caught = next(caught_by(name, dtype), None)
+    first = FIRST_CHECKS.get((name, dtype), "")  # by the page; where that does not catch it all are asked
+    caught = next(caught_by(name, dtype, first), None)
 
     assert (caught is not None) == (dtype in BUGS[name].seen_in), caught
 

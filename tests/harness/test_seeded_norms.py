@@ -1648,13 +1648,17 @@ def battery(candidate, dtype_name, seed=SEED):
     )
 
 
-def caught_by(name, dtype):
-    """Yield (name of the check, what it says) of the checks that catch a bug."""
-    for check_name, check in battery(BUGS[name].candidate(), dtype):
+def caught_by(name, dtype, first=""):
+    """Yield (name of the check, what it says) of the checks that catch a bug; `first` is asked first."""
+    checks = battery(BUGS[name].candidate(), dtype)
+    for check_name, check in sorted(checks, key=lambda each: each[0] != first):
         try:
             check()
         except ParityError as error:
             yield check_name, str(error)
+
+
+FIRST_CHECKS = SEEDED["first_checks"](TABLE, DTYPES, BUGS)
 
 
 @pytest.mark.parametrize(
@@ -1662,7 +1666,8 @@ def caught_by(name, dtype):
 )
 def test_wrong_norm_is_caught_where_it_can_be_seen(name, dtype):
     """In each dtype that a bug is said to be seen in it is caught, in the others by nothing: the list is true."""
-    caught = next(caught_by(name, dtype), None)
+    first = FIRST_CHECKS.get((name, dtype), "")  # by the page; where that does not catch it all are asked
+    caught = next(caught_by(name, dtype, first), None)
 
     assert (caught is not None) == (dtype in BUGS[name].seen_in), caught
 

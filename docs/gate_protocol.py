@@ -44,6 +44,7 @@ from fuseproof.gate.settings import GateSettings
 from fuseproof.history import History
 from fuseproof.order import Order
 from fuseproof.processes import Terminated, run_process, terminable
+from fuseproof.statuses import INTERRUPTED
 from fuseproof.upgrade.lanes import Lane, shares_of_the_cores
 from fuseproof.verdicts.controls import count_unchanged
 from fuseproof.verdicts.night import Night, Values
@@ -62,7 +63,6 @@ CLOSE_LN = 0.003
 SHORT_NS = 20_000.0
 TIMES = ("device_time_ns", "iteration_time_ns")
 LIMIT_S = 600.0
-INTERRUPTED = 130  # as a shell says it
 ARMS = {"old": "A", "new": "B"}
 VISIT = re.compile(r"[A-Za-z0-9_.]+")
 WAYS = {False: "alone", True: "in pairs"}

@@ -29,6 +29,7 @@ __all__ = ["add"]
 
 _ELSEWHERE = {
     "-n": "give -n before what is to be run; processes measure one after the other",
+    "--numprocesses": "processes measure one after the other, -n of them; give -n before what is to be run",
     "--night": "give --night before what is to be run",
     "--benchmark-storage": "the processes of a night are counted where `history` in [tool.fuseproof] says; set that",
 }

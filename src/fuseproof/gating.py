@@ -26,7 +26,7 @@ from fuseproof.gate.waivers import load_waivers
 from fuseproof.history import HistoryError
 from fuseproof.replicates import Replicates
 from fuseproof.requirements import requirements
-from fuseproof.statuses import UNANSWERED
+from fuseproof.statuses import TESTS_FAILED, UNANSWERED
 from fuseproof.tonight import Tonight
 from fuseproof.trusted import find_trusted, trusted_fault
 from fuseproof.verdicts.recorded import tests_by_key, values_of
@@ -166,10 +166,9 @@ class Gate:
         elif unsaved:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         elif session.exitstatus == pytest.ExitCode.OK:
-            failed = pytest.ExitCode.TESTS_FAILED if tonight.failed else None
-            session.exitstatus = failed or judged.status(self.required)
+            session.exitstatus = TESTS_FAILED if tonight.failed else judged.status(self.required)
         self._conclude(table_lines(judged), to_json(judged), notes)
-        if tonight.failed:  # though all tests of this process may have passed
+        if tonight.failed and session.exitstatus == TESTS_FAILED:  # though all tests of this process may have passed
             self.lines.append("status 1: tests failed in fresh processes of this night, as said above")
 
     def _remember(self, ledger: Ledger, judged: GateSession, notes: list[str]) -> bool:

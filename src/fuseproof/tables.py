@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -45,6 +46,8 @@ def read_toml(path: Path) -> dict[str, Any] | None:
 
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise ConfigError(f"{path}: is no regular file; remove it, or put a file in its place.")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None

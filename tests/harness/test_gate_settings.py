@@ -2,6 +2,8 @@
 
 import datetime
 import math
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -225,6 +227,14 @@ def test_a_faulty_waiver_is_refused(tmp_path: Path, old: str, new: str, said: st
     assert said in message
     assert message.startswith(str(tmp_path / "waivers.toml"))
     assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_waivers_that_are_no_file_are_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A pipe that nobody writes into would be waited for, for ever."""
+    make(tmp_path / "waivers.toml")
+    with pytest.raises(ConfigError, match=r"waivers\.toml: is no regular file; remove it, or put a file in its place"):
+        load_waivers(tmp_path, GateSettings())
 
 
 def test_two_waivers_of_one_pair_are_refused(tmp_path: Path) -> None:

@@ -259,6 +259,7 @@ def test_a_calibration_that_selects_nothing_does_not_say_to_go_on(
     [
         (["test_op.py", "-n", "2"], "-n: give -n before what is to be run"),
         (["test_op.py", "-n2"], "-n2: give -n before"),
+        (["test_op.py", "--numprocesses=2"], "--numprocesses=2: processes measure one after the other"),
         (["test_op.py", "--night=x"], "--night=x: give --night before"),
         (["test_op.py", "--benchmark-storage=x"], "--benchmark-storage=x: the processes of a night are counted where"),
         (["nowhere.py"], "pytest refuses: file or directory not found: nowhere.py"),

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_accept", "add_check", "add_show"]
 
-"""The status of a command that cannot answer the question it was asked."""
-
-
 _STATUSES = (
     "Exit status: 20 if something is REGRESSED and no waiver covers it; 21 if the question cannot be answered: "
     "INVALID, MISSING, HELD for a second night, a failed control, files that cannot be used, and with --require=gate "

@@ -17,14 +17,17 @@ def transposed(values: torch.Tensor, dim: int = 1) -> torch.Tensor:
     return values.transpose(0, dim).contiguous().transpose(0, dim)
 
 
-def padded_rows(values: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a ``(rows, columns)`` matrix as a slice of columns: rows are ``2 * columns + 1`` apart.
+def padded_rows(values: torch.Tensor, width: int, first: int) -> torch.Tensor:
+    """Return a copy of ``(..., columns)`` as a slice of zeros of so many columns: rows are `width` elements apart.
 
-    The storage is of zeros elsewhere.
+    Args:
+        values: what is copied.
+        width: columns of the storage.
+        first: the column of it where rows begin.
+
     """
-    rows, columns = values.shape
-    storage = torch.zeros(rows, 2 * columns + 1, dtype=values.dtype, device=values.device)
-    return storage[:, 1 : 1 + columns].copy_(values)
+    storage = torch.zeros(*values.shape[:-1], width, dtype=values.dtype, device=values.device)
+    return storage[..., first : first + values.shape[-1]].copy_(values)
 
 
 def shifted(values: torch.Tensor) -> torch.Tensor:

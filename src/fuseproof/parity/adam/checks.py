@@ -14,7 +14,16 @@ from fuseproof.parity.adam.checked import CheckedAdam, Group
 from fuseproof.parity.adam.regimes import REGIMES, SEED, SHAPES, Regime, make_params
 from fuseproof.parity.layouts import channels_last, padded_rows, shifted, shifted_by_8_bytes, transposed
 
-__all__ = ["LAYOUTS", "STRUCTURES", "Layout", "case_of", "check_layout", "check_overflowing_squares", "check_regime"]
+__all__ = [
+    "LAYOUTS",
+    "STRUCTURES",
+    "Layout",
+    "case_of",
+    "check_layout",
+    "check_overflowing_squares",
+    "check_regime",
+    "usual_adam",
+]
 
 _USUAL = REGIMES["mixed_signs"]
 
@@ -104,6 +113,21 @@ def _every_other_huge(noise: torch.Tensor, _: int) -> torch.Tensor:
     return values.view(noise.shape)
 
 
+def usual_adam(
+    candidate: AdamCandidate, what: str, settings: AdamSettings, dtype: torch.dtype, device: torch.device
+) -> CheckedAdam:
+    """Return an Adam over one group of parameters of the usual regime, each of whose steps is checked.
+
+    Args:
+        candidate, settings: which Adam, and its hyper-parameters.
+        what: is done with it, for messages.
+        dtype, device: of the parameters.
+
+    """
+    params = make_params(_USUAL, dtype, device, SEED)
+    return CheckedAdam(candidate, [Group(params, settings)], case_of(dtype, what, settings, SEED))
+
+
 def case_of(dtype: torch.dtype, what: str, settings: AdamSettings, seed: int) -> str:
     """Return what is run, for messages."""
     return f"{str(dtype).removeprefix('torch.')}, {what}, {settings}, seed {seed}"
@@ -129,6 +153,11 @@ class Layout:
     shapes: Sequence[tuple[int, ...]] = ((4, 3, 5, 2), (3, 3, 5, 3))
 
 
+def _unaligned_slice(values: torch.Tensor) -> torch.Tensor:
+    """Rows are further apart than they are long, by an odd number, and begin at an odd one."""
+    return padded_rows(values, 2 * values.shape[-1] + 1, 1)
+
+
 _MATRICES = ((5, 6), (7, 8))
 LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
@@ -139,9 +168,9 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
         "gradient_transposed": Layout(torch.Tensor.contiguous, transposed),
         "parameter_transposed": Layout(transposed, torch.Tensor.contiguous),
         "gradient_expanded": Layout(torch.Tensor.contiguous, _expanded),
-        "gradient_padded_rows": Layout(torch.Tensor.contiguous, padded_rows, _MATRICES),
-        "parameter_padded_rows": Layout(padded_rows, torch.Tensor.contiguous, _MATRICES),
-        "both_padded_rows": Layout(padded_rows, padded_rows, _MATRICES),
+        "gradient_padded_rows": Layout(torch.Tensor.contiguous, _unaligned_slice, _MATRICES),
+        "parameter_padded_rows": Layout(_unaligned_slice, torch.Tensor.contiguous, _MATRICES),
+        "both_padded_rows": Layout(_unaligned_slice, _unaligned_slice, _MATRICES),
         "parameter_shifted": Layout(shifted, torch.Tensor.contiguous),
         "gradient_shifted": Layout(torch.Tensor.contiguous, shifted),
         "both_shifted": Layout(shifted, shifted),

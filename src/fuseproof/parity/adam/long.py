@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ExponentialLR,
 from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.checks import case_of
+from fuseproof.parity.adam.checks import case_of, usual_adam
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
 from fuseproof.parity.bits import copies, differing
 
@@ -60,7 +60,7 @@ def check_settings_by_hand(
         ParityError: it uses others.
 
     """
-    adam = _made(candidate, "settings by hand", settings, dtype, device)
+    adam = usual_adam(candidate, "settings by hand", settings, dtype, device)
     for step, changed in enumerate(_BY_HAND, 1):
         _set_by_hand(adam, **changed)
         _USUAL.set_gradients(adam.params, step, SEED)
@@ -77,7 +77,7 @@ def check_schedule(
         ParityError: it uses others.
 
     """
-    adam = _made(candidate, schedule, settings, dtype, device)
+    adam = usual_adam(candidate, schedule, settings, dtype, device)
     scheduler = SCHEDULES[schedule](adam.optimizer)
     for step in range(1, 7):
         (group,) = adam.optimizer.param_groups
@@ -104,19 +104,12 @@ def check_lr_tensor(candidate: AdamCandidate, dtype: torch.dtype, device: torch.
         return candidate.build(params, replace(usual, lr=lr))  # type: ignore[arg-type]  # whether it takes one is asked
 
     made = replace(candidate, build=build)
-    adam = _made(made, f"lr as a tensor on {where.type}", settings, dtype, device)
+    adam = usual_adam(made, f"lr as a tensor on {where.type}", settings, dtype, device)
     for step in range(1, 7):
         _USUAL.set_gradients(adam.params, step, SEED)
         adam.step()
         _set_by_hand(adam, lr=2.0 ** -(4 + step % 3))
     adam.finish()
-
-
-def _made(
-    candidate: AdamCandidate, what: str, settings: AdamSettings, dtype: torch.dtype, device: torch.device
-) -> CheckedAdam:
-    params = make_params(_USUAL, dtype, device, SEED)
-    return CheckedAdam(candidate, [Group(params, settings)], case_of(dtype, what, settings, SEED))
 
 
 def _set_by_hand(adam: CheckedAdam, **changed: Any) -> None:
@@ -137,7 +130,7 @@ def check_moved(candidate: AdamCandidate, settings: AdamSettings, dtype: torch.d
         ParityError: the old memory was written, or the parameters did not move.
 
     """
-    adam = _made(candidate, "moved in memory", settings, dtype, device)
+    adam = usual_adam(candidate, "moved in memory", settings, dtype, device)
     params = adam.params
     left: list[torch.Tensor] = []
     kept: list[torch.Tensor] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ import torch
 from fuseproof.candidates import AdamCandidate, AdamSettings
 from fuseproof.parity import ParityError
 from fuseproof.parity.adam.checked import CheckedAdam, Group
-from fuseproof.parity.adam.checks import case_of
+from fuseproof.parity.adam.checks import usual_adam
 from fuseproof.parity.adam.regimes import REGIMES, SEED, make_params, usual_settings
 from fuseproof.parity.bits import differing
 from fuseproof.parity.measures import DTYPES
@@ -26,13 +26,6 @@ __all__ = [
 ]
 
 _USUAL = REGIMES["mixed_signs"]
-
-
-def _made(
-    candidate: AdamCandidate, what: str, settings: AdamSettings, dtype: torch.dtype, device: torch.device
-) -> CheckedAdam:
-    params = make_params(_USUAL, dtype, device, SEED)
-    return CheckedAdam(candidate, [Group(params, settings)], case_of(dtype, what, settings, SEED))
 
 
 def _walk(adam: CheckedAdam, steps: range, by: Callable[[], object] | None = None) -> None:
@@ -50,7 +43,7 @@ def check_added_group(
         ParityError: it does not, or the group before it is led astray.
 
     """
-    adam = _made(candidate, "group added", settings, dtype, device)
+    adam = usual_adam(candidate, "group added", settings, dtype, device)
     _walk(adam, range(1, 4))
     own = replace(settings, lr=settings.lr / 2, weight_decay=0.5, betas=(0.5, 0.9), eps=1e-2)
     adam.add_group(Group(make_params(_USUAL, dtype, device, SEED + 1), own))
@@ -67,7 +60,7 @@ def check_one_buffer(
         ParityError: a step goes by other gradients than those that are there.
 
     """
-    adam = _made(candidate, "gradients in one buffer", settings, dtype, device)
+    adam = usual_adam(candidate, "gradients in one buffer", settings, dtype, device)
     buffers = [torch.empty_like(param, requires_grad=False) for param in adam.params]
     for step in range(1, 5):
         _USUAL.set_gradients(adam.params, step, SEED)
@@ -87,7 +80,7 @@ def check_clipped_params(
         ParityError: it starts from elsewhere.
 
     """
-    adam = _made(candidate, "parameters clipped", settings, dtype, device)
+    adam = usual_adam(candidate, "parameters clipped", settings, dtype, device)
     for step in range(1, 5):
         _walk(adam, range(step, step + 1))
         adam.write_params(lambda values: values.clamp(-0.5, 0.5))
@@ -103,7 +96,7 @@ def check_cleared_state(
         ParityError: it goes on with something of before.
 
     """
-    adam = _made(candidate, "state cleared", settings, dtype, device)
+    adam = usual_adam(candidate, "state cleared", settings, dtype, device)
     _walk(adam, range(1, 4))
     adam.clear_state()
     _walk(adam, range(1, 4))
@@ -154,16 +147,16 @@ def check_default_dtype(
 
     """
 
-    def build(params: object, usual: AdamSettings) -> torch.optim.Optimizer:
+    def build(params: Iterable[torch.Tensor], usual: AdamSettings) -> torch.optim.Optimizer:
         with _default_dtype(default):
-            return candidate.build(params, usual)  # type: ignore[arg-type]
+            return candidate.build(params, usual)
 
     def step() -> None:
         with _default_dtype(default):
             adam.optimizer.step()
 
     strict = replace(candidate, build=build, moments="float32")
-    adam = _made(strict, f"default dtype {default}", settings, torch.float32, device)
+    adam = usual_adam(strict, f"default dtype {default}", settings, torch.float32, device)
     _walk(adam, range(1, 4), by=step)
     adam.finish()
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 
 from fuseproof.candidates import NormCandidate
-from fuseproof.parity.layouts import channels_last, shifted, shifted_by_8_bytes, transposed
+from fuseproof.parity.layouts import channels_last, padded_rows, shifted, shifted_by_8_bytes, transposed
 from fuseproof.parity.norm.checks import check
 from fuseproof.parity.norm.regimes import REGIMES, SEED
 
@@ -43,8 +43,7 @@ def _every_other_row(values: torch.Tensor) -> torch.Tensor:
 def _slice_of_columns(values: torch.Tensor) -> torch.Tensor:
     """Rows are further apart than they are long: the middle third of wider ones, as a chunk of q, k and v together."""
     columns = values.shape[-1]
-    storage = torch.zeros(*values.shape[:-1], 3 * columns, dtype=values.dtype, device=values.device)
-    return storage[..., columns : 2 * columns].copy_(values)
+    return padded_rows(values, 3 * columns, columns)
 
 
 def _one_row(values: torch.Tensor) -> torch.Tensor:

@@ -177,18 +177,20 @@ def check_without_autograd(
     """Call a module under no_grad, under inference_mode and in evaluation: the bits of a training's forward.
 
     Raises:
-        ParityError: y has others, or a later call's.
+        ParityError: y has others, or a later call's, or those of values that were in x's memory before.
 
     """
     inputs = _inputs(candidate, dtype, device, shape=shape)
     module = build(candidate, inputs)
-    expected = run(candidate, inputs, module).y
+    later = replace(inputs, x=inputs.x.flip(0) * 2)
+    expected, expected_later = (run(candidate, each, module).y for each in (inputs, later))
     for mode in (torch.no_grad, torch.inference_mode):
         case = case_of(candidate, inputs, f"under {mode.__name__}")
         with mode():
-            y = module(inputs.x)
+            x = inputs.x.clone()  # a static input, as graphs and servers have, into which the next batch is written
+            y = module(x)
             _assert_same("y", y, expected, case)
-            module(inputs.x.flip(0))
+            _assert_same("y of other values in the same memory", module(x.copy_(later.x)), expected_later, case)
         _assert_same("y, looked at after another call", y, expected, case)
     _assert_same("y", module.eval()(inputs.x).detach(), expected, case_of(candidate, inputs, "in evaluation"))
 

@@ -47,7 +47,7 @@ def read_toml(path: Path) -> dict[str, Any] | None:
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-            raise ConfigError(f"{path}: is no regular file; remove it, or put a file in its place.")
+            raise ConfigError(f"{path}: cannot be read: it is no regular file; remove it, or put a file in its place.")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
